@@ -1,0 +1,1 @@
+"""The lab: checks, measures, compares and reports any PyTorch operator."""

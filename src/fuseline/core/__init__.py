@@ -1,0 +1,1 @@
+"""What every operator needs and no operator owns."""

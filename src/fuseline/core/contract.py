@@ -1,0 +1,188 @@
+"""Stamps an operator on torch.ops.fuseline: schemas, fakes, autograd and vmap rules.
+
+The only module that uses torch.library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as fwd_ad
+from torch import Tensor
+from torch._subclasses.functional_tensor import FunctionalTensorMode
+
+from fuseline.core import native
+
+NAMESPACE = "fuseline"
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What all implementations of one operator share.
+
+    args, fwd_returns, bwd_args, bwd_returns   halves of the schemas
+    fake, fake_fwd, fake_bwd                   shapes and dtypes of the outputs
+    decomposed                                 the formula in differentiable torch operations
+    function                                   (fwd, bwd) -> the autograd.Function over them
+    vmap                                       rule: (op) -> (info, in_dims, *args) -> (out, dim)
+    """
+
+    name: str
+    args: str
+    fwd_returns: str
+    bwd_args: str
+    bwd_returns: str
+    fake: Function
+    fake_fwd: Function
+    fake_bwd: Function
+    decomposed: Function
+    function: Callable[[Function, Function], type[torch.autograd.Function]]
+    vmap: Callable[[Function], Function]
+
+    def schemas(self, suffix: str = "") -> dict[str, str]:
+        """Operator name -> schema: public, the same without an autograd rule, forward, backward."""
+        return {
+            f"{self.name}{suffix}": f"({self.args}) -> Tensor",
+            f"_{self.name}{suffix}": f"({self.args}) -> Tensor",
+            f"_{self.name}_fwd{suffix}": f"({self.args}) -> {self.fwd_returns}",
+            f"_{self.name}_bwd{suffix}": f"({self.bwd_args}) -> {self.bwd_returns}",
+        }
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """One Python implementation: the three functions behind its operators.
+
+    Each takes `wrap`, applied to a Triton kernel before its launch: identity in eager calls,
+    torch.library.wrap_triton where a compiled graph traces through.
+    """
+
+    run: Function
+    fwd: Function
+    bwd: Function
+
+
+class Variant:
+    """The operators of one implementation, bound once, and the guarded way to call them."""
+
+    def __init__(self, contract: Contract, suffix: str, kernels: Kernels | None = None) -> None:
+        public, raw, fwd, bwd = (
+            getattr(getattr(torch.ops, NAMESPACE), name).default for name in contract.schemas(suffix)
+        )
+        self.public, self.raw, self.fwd, self.bwd = public, raw, fwd, bwd
+        self.decomposed = contract.decomposed
+        self.traced_through = kernels is not None
+        self._eager = kernels.run if kernels else raw
+        # Traced code must see operators; eager code of a Python implementation need not.
+        self._traced_apply = contract.function(fwd, bwd).apply
+        eager = contract.function(kernels.fwd, kernels.bwd) if kernels else contract.function(fwd, bwd)
+        # torch 2.10-2.14 spend 1 us in Function.apply's Python half, for functorch and Dynamo alone.
+        self._eager_apply = super(torch.autograd.Function, eager).apply
+
+    def __call__(self, *args: Any) -> Any:
+        """Runs the operator; the tensors among `args` decide how little machinery it needs."""
+        if torch.compiler.is_compiling():
+            return self.public(*args)
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if (
+            torch._C._are_functorch_transforms_active()
+            or fwd_ad._current_level >= 0
+            or any(type(t) not in _PLAIN for t in tensors)
+        ):
+            return self.public(*args)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            return self._eager_apply(*args)
+        return self._eager(*args)
+
+    def autograd_rule(self, keyset: Any, *args: Any) -> Any:
+        """The public operator under autograd: first order by kernels, all else by the formula."""
+        tensors = [a for a in args if isinstance(a, Tensor)]
+        if fwd_ad._current_level >= 0 and any(
+            fwd_ad.unpack_dual(t).tangent is not None for t in tensors
+        ):
+            return self.decomposed(*args)
+        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+            if torch._C._are_functorch_transforms_active():
+                return self.decomposed(*args)
+            return self._traced_apply(*args)
+        if self.traced_through:
+            return self.raw(*args)
+        with torch._C._AutoDispatchBelowAutograd():
+            return self.public.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+
+def differentiable_backward(
+    decomposed: Function, args: Sequence[Any], needs: Sequence[bool], dy: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Gradients that can themselves be differentiated: the formula's, with the graph kept."""
+    wanted = [a for a, need in zip(args, needs, strict=True) if need]
+    with torch.enable_grad():
+        grads = iter(torch.autograd.grad(decomposed(*args), wanted, dy, create_graph=True))
+    return tuple(next(grads) if need else None for need in needs)
+
+
+def native_variant(contract: Contract) -> Variant:
+    """Registers the rules of the operators in the binary; without it, also their schemas."""
+    binary = native.status()
+    for name, schema in contract.schemas().items():
+        if binary.state != "loaded":
+            _LIBRARY.define(name + schema)
+        for device in ("cpu", "cuda"):
+            if (reason := binary.why_not(device)) is not None:
+                _LIBRARY.impl(name, _refuse(name, reason), device.upper())
+    return _finish(contract, "", None)
+
+
+def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
+    """Registers a Triton implementation as <op>__triton; compiled graphs trace through it."""
+    functions = (kernels.run, kernels.run, kernels.fwd, kernels.bwd)
+    schemas = contract.schemas("__triton")
+    for (name, schema), function in zip(schemas.items(), functions, strict=True):
+        _LIBRARY.define(name + schema)
+        _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+        torch.library.register_torch_dispatch(
+            f"{NAMESPACE}::{name}", FunctionalTensorMode, _trace_through(function), lib=_LIBRARY
+        )
+    return _finish(contract, "__triton", kernels)
+
+
+def _trace_through(function: Function) -> Function:
+    """AOTAutograd's mode sees the kernel launches instead of the operator (as triton_op does)."""
+
+    def decompose(mode: Any, op: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
+        # Importing torch.export costs a second, and only a compiler gets here.
+        from torch.export._trace import custom_triton_ops_decomposition_disabled
+
+        if custom_triton_ops_decomposition_disabled():  # torch.export keeps the operator
+            return mode.__torch_dispatch__(op, types, args, kwargs)
+        with mode:
+            return function(*args, **(kwargs or {}), wrap=torch.library.wrap_triton)
+
+    return decompose
+
+
+def _refuse(name: str, reason: str) -> Function:
+    def kernel(*args: Any) -> Any:
+        raise RuntimeError(f"{NAMESPACE}::{name}: {reason}")
+
+    return kernel
+
+
+def _finish(contract: Contract, suffix: str, kernels: Kernels | None) -> Variant:
+    names = [f"{NAMESPACE}::{name}" for name in contract.schemas(suffix)]
+    fakes = (contract.fake, contract.fake, contract.fake_fwd, contract.fake_bwd)
+    for name, fake in zip(names, fakes, strict=True):
+        torch.library.register_fake(name, fake, lib=_LIBRARY)
+    variant = Variant(contract, suffix, kernels)
+    public = contract.name + suffix
+    _LIBRARY.impl(public, variant.autograd_rule, "Autograd", with_keyset=True)
+    for name, op in ((names[0], variant.public), (names[1], variant.raw)):
+        torch.library.register_vmap(name, contract.vmap(op), lib=_LIBRARY)
+    return variant

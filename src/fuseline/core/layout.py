@@ -1,0 +1,25 @@
+"""Matrix views of tensors for the operators that work on rows."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from fuseline.core import native
+
+
+def as_rows(t: torch.Tensor) -> torch.Tensor:
+    """(..., N) as (rows, N) with last stride 1: a view where one row stride allows, else a copy."""
+    n = t.shape[-1]
+    rows = prod(t.shape[:-1])
+    if t.stride(-1) == 1 or n <= 1:
+        try:
+            view = t.view(rows, n)
+            if view.stride(-1) == 1:
+                return view
+            return view.as_strided((rows, n), (view.stride(0), 1))
+        except RuntimeError:
+            pass  # the leading dimensions have no common stride
+    native.count_copy()
+    return t.contiguous().view(rows, n)

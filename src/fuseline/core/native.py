@@ -1,0 +1,96 @@
+"""Loads the one binary, and says what is in it, what is not, and why."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+LIBRARY = "libfuseline.so"
+REBUILD = "rebuild it against the installed torch: pip install --no-build-isolation --no-deps ."
+
+
+@dataclass(frozen=True)
+class Native:
+    """State of the binary: "loaded", "missing" or "broken", with cause and remedy if not loaded."""
+
+    state: str
+    cause: str = ""
+    remedy: str = ""
+    path: Path | None = None
+    build: dict[str, Any] = field(default_factory=dict)
+    handle: ctypes.CDLL | None = None
+
+    def has(self, device_type: str) -> bool:
+        """Whether the binary holds kernels for a device type ("cpu", "cuda")."""
+        return self.why_not(device_type) is None
+
+    def why_not(self, device_type: str) -> str | None:
+        """Why it holds none, and what mends that; None if it does."""
+        if self.state != "loaded":
+            return f"fuseline's binary is {self.state}: {self.cause}; {self.remedy}"
+        if device_type == "cuda" and self.build["nvcc"] is None:
+            return "fuseline's binary was built without nvcc, so it holds no CUDA kernels; " + REBUILD
+        if device_type not in ("cpu", "cuda"):
+            return f"fuseline's binary holds no kernels for device type {device_type!r}"
+        return None
+
+
+def _find() -> Path | None:
+    # Editable installs keep the binary apart from the sources; the package's path lists both.
+    spec = importlib.util.find_spec("fuseline")
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
+        if (path := Path(folder) / LIBRARY).is_file():
+            return path
+    return None
+
+
+@cache
+def status() -> Native:
+    """Loads the binary at the first call; its state ever after."""
+    path = _find()
+    if path is None:
+        return Native("missing", f"no {LIBRARY} in the installed package", REBUILD)
+    # A second definition of the same operators aborts the process instead of raising.
+    if any(name.startswith("fuseline::") for name in torch._C._dispatch_get_all_op_names()):
+        return Native("broken", "another copy of fuseline is loaded in this process",
+                      "remove one of the two installations", path)  # fmt: skip
+    try:
+        torch.ops.load_library(str(path))
+        handle = ctypes.CDLL(str(path))
+        handle.fuseline_build_info.restype = ctypes.c_char_p
+        handle.fuseline_copies.restype = ctypes.c_int64
+        handle.fuseline_debug_fill.argtypes = (ctypes.c_bool,)
+        build = json.loads(handle.fuseline_build_info())
+    except (OSError, AttributeError, ValueError) as error:
+        return Native("broken", f"{path.name} does not load: {error}", REBUILD, path)
+    return Native("loaded", path=path, build=build, handle=handle)
+
+
+_python_copies = 0
+
+
+def count_copy() -> None:
+    """Counts a layout copy made in Python (those in C++ count themselves)."""
+    global _python_copies
+    _python_copies += 1
+
+
+def copies() -> int:
+    """Layout copies made by all operators of this process so far."""
+    handle = status().handle
+    return _python_copies + (int(handle.fuseline_copies()) if handle else 0)
+
+
+def debug_fill(on: bool) -> None:
+    """Fills every output that the binary allocates with NaN, so that unwritten elements show."""
+    handle = status().handle
+    if handle:
+        handle.fuseline_debug_fill(on)

@@ -1,0 +1,134 @@
+"""OpSpec: the one row from which tests, gradients, lab cells and docs of an operator derive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+Direction = Literal["fwd", "bwd"]
+Role = Literal["ours", "eager", "native", "rival"]
+Inputs = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem size: a name, the values `make_inputs` needs, and the suites it belongs to."""
+
+    name: str
+    args: Mapping[str, Any]
+    suites: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Least work of one call: bytes moved (each input read once, each output written once)."""
+
+    bytes_read: int
+    bytes_written: int
+    flops: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Accuracy an implementation must keep, in ULP of the output and in eps * max|gradient|.
+
+    fp64: absolute limits. fp32: max(ratio * eager's error, floor). Half types: eager's + extra.
+    """
+
+    fp64_fwd_ulp: float = 8.0
+    fp64_grad_eps: float = 8.0
+    fp32_ratio: float = 2.0
+    fp32_floor: float = 2.0
+    half_extra: float = 1.0
+
+
+@dataclass(frozen=True)
+class ErrorCase:
+    """A call that must raise `error` with every word of `match` in the message, before a launch."""
+
+    name: str
+    make: Callable[[torch.device], Inputs]
+    error: type[Exception]
+    match: tuple[str, ...]
+
+
+def _always(device_type: str) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute the operator; `fn(**inputs)` is differentiable through autograd.
+
+    `unavailable(device_type)` gives the reason why it cannot run there, or None.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    role: Role = "ours"
+    unavailable: Callable[[str], str | None] = _always
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """What an operator is, how to try it, and what it must cost.
+
+    name             the operator, as the command line and the records call it
+    formula          one line of maths, for the docs
+    reference        fn(**inputs) on fp64 inputs: the oracle, differentiable, never a fallback
+    implementations  every way to compute it; the one with role "eager" is the yardstick from
+                     which the lab makes its `torchscript` and `compile` baselines
+    make_inputs      (case, dtype, device, generator) -> keyword inputs, contiguous, random
+    differentiable   names of the inputs that have gradients
+    cases            problem sizes with their suites
+    dtypes           torch dtypes it accepts
+    relayout         names of the inputs that the checker also tries in odd memory layouts
+    row_inputs       names of the inputs whose leading dimensions are independent rows, so that
+                     the oracle can work in chunks; gradients of the others sum over chunks
+    row_ndim         trailing dimensions that make one row
+    longdouble       (direction, dy, **numpy longdouble inputs) -> outputs ("fwd", dy None) or
+                     gradients in the order of `differentiable` ("bwd"): the oracle for fp64
+    cost             (inputs, direction) -> Cost; None: bytes of inputs and outputs
+    budget           accuracy limits
+    error_cases      bad inputs and the errors they must raise
+    suite_dtypes     the dtypes of a suite that does not take all
+    """
+
+    name: str
+    reference: Callable[..., Any]
+    implementations: tuple[Implementation, ...]
+    make_inputs: Callable[[Case, torch.dtype, torch.device, torch.Generator], Inputs]
+    cases: tuple[Case, ...]
+    dtypes: tuple[torch.dtype, ...] = (torch.float32,)
+    differentiable: tuple[str, ...] = ()
+    relayout: tuple[str, ...] = ()
+    row_inputs: tuple[str, ...] = ()
+    row_ndim: int = 1
+    longdouble: Callable[..., tuple[Any, ...]] | None = None
+    formula: str = ""
+    cost: Callable[[Inputs, Direction], Cost] | None = None
+    budget: Budget = field(default_factory=Budget)
+    error_cases: tuple[ErrorCase, ...] = ()
+    suite_dtypes: Mapping[str, tuple[torch.dtype, ...]] = field(default_factory=dict)
+
+    def implementation(self, name: str) -> Implementation:
+        for impl in self.implementations:
+            if impl.name == name:
+                return impl
+        have = ", ".join(i.name for i in self.implementations)
+        raise KeyError(f"operator {self.name!r} has no implementation {name!r}; it has: {have}")
+
+    @property
+    def eager(self) -> Implementation | None:
+        return next((i for i in self.implementations if i.role == "eager"), None)
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return tuple(sorted({s for c in self.cases for s in c.suites}))

@@ -1,0 +1,2 @@
+#define FUSELINE_ISA default
+#include "impl_cpu_kernels.h"

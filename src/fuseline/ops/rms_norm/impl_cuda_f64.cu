@@ -1,0 +1,3 @@
+#include "impl_cuda_launch.cuh"
+
+FUSELINE_RMS_NORM_INSTANTIATE(double)

@@ -1,0 +1,156 @@
+// Forward kernels of rms_norm: the row in registers, or read twice where it does not fit.
+#pragma once
+
+#include "impl_cuda.cuh"
+
+namespace fuseline::rms_norm {
+
+// Rows of x with one stride; y is contiguous. weight and rstd may be null.
+template <typename T, typename W>
+struct FwdArgs {
+  const T* x;
+  const W* weight;
+  T* y;
+  Stat<T>* rstd;
+  int64_t rows;
+  int64_t x_stride;
+  int64_t n;
+  double eps;
+};
+
+template <typename T, typename W, int VEC>
+__device__ __forceinline__ Pack<T, VEC> normalise(const Pack<T, VEC>& x, Stat<T> rstd,
+                                                  const W* weight) {
+  using S = Stat<T>;
+  Pack<T, VEC> y;
+  if (weight) {
+    const Pack<W, VEC> w = load<W, VEC>(weight);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      y.v[v] = round_to<T, S>(to_stat(x.v[v]) * rstd * static_cast<S>(to_stat(w.v[v])));
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) y.v[v] = round_to<T, S>(to_stat(x.v[v]) * rstd);
+  }
+  return y;
+}
+
+// Sum of squares in fp64 of the elements of one thread: the rare second look reads x again.
+template <typename T>
+__device__ double exact_square_sum(const T* x, int64_t first, int64_t n, int64_t step,
+                                   const SecondLook& look) {
+  double sum = 0;
+#pragma unroll 1
+  for (int64_t col = first; col < n; col += step) sum += look.square(to_stat(x[col]));
+  return sum;
+}
+
+template <typename T, typename W>
+__device__ void exact_normalise(const T* x, const W* weight, T* y, int64_t first, int64_t n,
+                                int64_t step, double rstd) {
+#pragma unroll 1
+  for (int64_t col = first; col < n; col += step) {
+    const double w = weight ? static_cast<double>(to_stat(weight[col])) : 1.0;
+    y[col] = round_to<T, double>(static_cast<double>(to_stat(x[col])) * rstd * w);
+  }
+}
+
+// Owns blockDim / row_threads rows (one row, if ROW_IS_BLOCK); reads each once, into ITEMS packs
+// a thread; writes y and, where asked for, rstd. Needs n <= row_threads * ITEMS * VEC.
+template <typename T, typename W, int VEC, int ITEMS, bool ROW_IS_BLOCK>
+__global__ void __launch_bounds__(ROW_IS_BLOCK ? kMaxBlock : kSmallBlock, 1)
+    fwd_kernel(FwdArgs<T, W> a, int row_threads) {
+  using S = Stat<T>;
+  __shared__ S scratch[kWarp];
+  __shared__ double scratch2[kWarp];
+  const int lane = ROW_IS_BLOCK ? threadIdx.x : threadIdx.x % row_threads;
+  const int64_t row = ROW_IS_BLOCK ? static_cast<int64_t>(blockIdx.x)
+                                   : (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) /
+                                         row_threads;
+  const bool active = row < a.rows;
+  const int n = active ? static_cast<int>(a.n) : 0;
+  const T* x = a.x + row * a.x_stride;
+
+  Pack<T, VEC> packs[ITEMS];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int col = (i * row_threads + lane) * VEC;
+    if (col < n) packs[i] = load<T, VEC>(x + col);
+  }
+  S sum = 0;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if ((i * row_threads + lane) * VEC < n) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) sum += to_stat(packs[i].v[v]) * to_stat(packs[i].v[v]);
+    }
+  }
+  sum = row_sum<ROW_IS_BLOCK>(sum, row_threads, scratch);
+  const S mean_square = sum / static_cast<S>(a.n) + static_cast<S>(a.eps);
+  const bool again = active && needs_second_look(mean_square);
+  const S rstd = S(1) / sqrt(mean_square);
+
+  T* y = a.y + row * a.n;
+  if (ROW_IS_BLOCK ? again : __any_sync(kFullMask, again)) {
+    const SecondLook look(mean_square, 0);
+    const double sum2 = row_sum<ROW_IS_BLOCK>(exact_square_sum(x, lane, n, row_threads, look),
+                                              row_threads, scratch2);
+    const double exact = look.rstd(sum2 / static_cast<double>(a.n), a.eps);
+    if (again) {
+      if (a.rstd && lane == 0) a.rstd[row] = static_cast<S>(exact);
+      exact_normalise(x, a.weight, y, lane, n, row_threads, exact);
+      return;
+    }
+  }
+  if (active && a.rstd && lane == 0) a.rstd[row] = rstd;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int col = (i * row_threads + lane) * VEC;
+    if (col < n) {
+      store<T, VEC>(y + col,
+                    normalise<T, W, VEC>(packs[i], rstd, a.weight ? a.weight + col : nullptr));
+    }
+  }
+}
+
+// Owns one row of any length; reads it twice (the second time, with luck, from L2).
+template <typename T, typename W, int VEC>
+__global__ void __launch_bounds__(kMaxBlock, 1) fwd_long_kernel(FwdArgs<T, W> a) {
+  using S = Stat<T>;
+  __shared__ S scratch[kWarp];
+  __shared__ double scratch2[kWarp];
+  const int64_t row = blockIdx.x;
+  const T* x = a.x + row * a.x_stride;
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * VEC;
+  const int64_t step = static_cast<int64_t>(blockDim.x) * VEC;
+
+  S sum = 0;
+#pragma unroll 4
+  for (int64_t col = first; col < a.n; col += step) {
+    const Pack<T, VEC> p = load<T, VEC>(x + col);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) sum += to_stat(p.v[v]) * to_stat(p.v[v]);
+  }
+  sum = row_sum<true>(sum, blockDim.x, scratch);
+  const S mean_square = sum / static_cast<S>(a.n) + static_cast<S>(a.eps);
+  const S rstd = S(1) / sqrt(mean_square);
+  T* y = a.y + row * a.n;
+  if (needs_second_look(mean_square)) {
+    const SecondLook look(mean_square, 0);
+    const double sum2 = row_sum<true>(
+        exact_square_sum(x, threadIdx.x, a.n, blockDim.x, look), blockDim.x, scratch2);
+    const double exact = look.rstd(sum2 / static_cast<double>(a.n), a.eps);
+    if (a.rstd && threadIdx.x == 0) a.rstd[row] = static_cast<S>(exact);
+    exact_normalise(x, a.weight, y, threadIdx.x, a.n, blockDim.x, exact);
+    return;
+  }
+  if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;
+#pragma unroll 4
+  for (int64_t col = first; col < a.n; col += step) {
+    store<T, VEC>(y + col, normalise<T, W, VEC>(load<T, VEC>(x + col), rstd,
+                                                a.weight ? a.weight + col : nullptr));
+  }
+}
+
+}  // namespace fuseline::rms_norm

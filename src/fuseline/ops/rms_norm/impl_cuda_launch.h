@@ -1,0 +1,53 @@
+// The border between host code (impl_cuda.cpp) and the kernels, one translation unit per dtype of x.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace fuseline::rms_norm {
+
+enum class WeightType { kSame, kFloat };
+
+struct FwdProblem {
+  const void* x;
+  const void* weight;
+  void* y;
+  void* rstd;
+  int64_t rows;
+  int64_t x_stride;
+  int64_t n;
+  double eps;
+  WeightType weight_type;
+  cudaStream_t stream;
+};
+
+struct BwdProblem {
+  const void* dy;
+  const void* x;
+  const void* weight;
+  const void* rstd;
+  void* dx;
+  void* dweight;
+  void* partial;
+  int64_t rows;
+  int64_t dy_stride;
+  int64_t x_stride;
+  int64_t n;
+  int64_t parts;
+  WeightType weight_type;
+  cudaStream_t stream;
+};
+
+// Launches on the current device and returns the launch's error. T is double, float, __half or
+// __nv_bfloat16; each is instantiated in its own impl_cuda_<dtype>.cu.
+template <typename T>
+cudaError_t launch_fwd(const FwdProblem& p);
+template <typename T>
+cudaError_t launch_bwd(const BwdProblem& p);
+
+// Rows of the partial buffer that launch_bwd needs: a bound that depends on the shape and the GPU.
+template <typename T>
+int64_t bwd_parts(const BwdProblem& p, int sm_count);
+
+}  // namespace fuseline::rms_norm

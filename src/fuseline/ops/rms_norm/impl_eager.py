@@ -1,0 +1,15 @@
+"""RMSNorm as a model writes it, in plain torch operations: the yardstick of the tables."""
+
+from typing import Optional
+
+import torch
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Optional[Tensor], eps: float) -> Tensor:  # noqa: UP045 (TorchScript)
+    """y = x * rsqrt(mean(x^2) + eps) * weight, fp32 inside for half types; y has x's dtype."""
+    h = x if x.dtype == torch.float64 else x.to(torch.float32)
+    y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * weight
+    return y.to(x.dtype)

@@ -1,0 +1,433 @@
+"""RMSNorm in Triton: y = x * rsqrt(mean(x^2) + eps) * weight over the last dimension.
+
+Rows that fit the registers of one program are read once; longer rows in blocks, twice.
+A row's result depends on its own length and type only, never on how many rows there are.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+Wrap = Callable[[Any], Any]
+Grid = tuple[int, ...]
+
+# Below _TINY32 the squares of fp32 lose bits to underflow, below _TINY64 those of fp64.
+_TINY32 = tl.constexpr(1e-30)
+_TINY64 = tl.constexpr(1e-280)
+_UP = tl.constexpr(2.0**600)
+_DOWN = tl.constexpr(2.0**-600)
+
+# Counts and strides reach the kernels unspecialised: a new batch size compiles nothing. What a
+# wide memory access needs to know of them is VEC, which divides the row length and row strides.
+_FWD_COUNTS = ["n_rows", "n_cols", "x_stride", "eps_bits"]
+_BWD_COUNTS = ["n_rows", "n_cols", "x_stride", "dy_stride"]
+
+
+@triton.jit
+def _float64(bits):
+    """A double that arrived as its bits: Triton would round a Python float to fp32."""
+    return tl.cast(tl.cast(bits, tl.int64), tl.float64, bitcast=True)
+
+
+@triton.jit
+def _inverse_sqrt(a):
+    """1 / sqrt(a), both steps correctly rounded; the hardware's rsqrt is 2 ULP off."""
+    if a.dtype == tl.float64:
+        r = 1.0 / tl.sqrt(a)
+    else:
+        r = tl.div_rn(1.0, tl.sqrt_rn(a))
+    return r
+
+
+@triton.jit
+def _in_range(a):
+    """Whether a mean square is finite, not NaN, and large enough to be exact."""
+    tiny: tl.constexpr = _TINY64 if a.dtype == tl.float64 else _TINY32
+    return (a >= tiny) & (a < float("inf"))
+
+
+@triton.jit
+def _second_look(
+    x_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, x_stride, eps,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns the rows marked `again`: reads x twice, writes y and rstd.
+
+    fp64 holds the square of every fp32; fp64 rows are first scaled by a power of two.
+    """
+    width = n_cols // VEC * VEC
+    x_rows = x_ptr + rows[:, None] * (x_stride // VEC * VEC)
+    scale = tl.full((ROWS,), 1.0, tl.float64)
+    if x_ptr.dtype.element_ty == tl.float64:
+        scale = tl.where(mean < 1.0, _UP, _DOWN)
+    squares = tl.zeros((ROWS, BLOCK), tl.float64)
+    for start in range(0, n_cols, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        mask = again[:, None] & (cols < width)[None, :]
+        x = tl.load(x_rows + cols[None, :], mask, other=0.0).to(tl.float64) * scale[:, None]
+        squares += x * x
+    r = _inverse_sqrt(tl.sum(squares, 1) / n_cols + eps * scale * scale)
+    for start in range(0, n_cols, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        mask = again[:, None] & (cols < width)[None, :]
+        x = tl.load(x_rows + cols[None, :], mask, other=0.0).to(tl.float64) * scale[:, None]
+        y = x * r[:, None]
+        if w_ptr is not None:
+            y *= tl.load(w_ptr + cols, cols < width, other=0.0).to(tl.float64)[None, :]
+        y_ptrs = y_ptr + rows[:, None] * width + cols[None, :]
+        tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask)
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + rows, (r * scale).to(rstd_ptr.dtype.element_ty), again)
+
+
+@triton.jit(do_not_specialize=_FWD_COUNTS)
+def _fwd_kernel(
+    x_ptr, w_ptr, y_ptr, rstd_ptr, n_rows, n_cols, x_stride, eps_bits,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns ROWS whole rows: reads x and the weight once, writes y and rstd."""
+    acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    eps = _float64(eps_bits)
+    width = n_cols // VEC * VEC
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols = tl.arange(0, BLOCK)
+    live = rows < n_rows
+    mask = live[:, None] & (cols < width)[None, :]
+    x_ptrs = x_ptr + rows[:, None] * (x_stride // VEC * VEC) + cols[None, :]
+    x = tl.load(x_ptrs, mask, other=0.0, eviction_policy="evict_first").to(acc)
+    mean = tl.sum(x * x, 1) / n_cols + eps.to(acc)
+    good = live & _in_range(mean)
+    rstd = _inverse_sqrt(mean)
+    y = x * rstd[:, None]
+    if w_ptr is not None:
+        # After the reduction: earlier, its registers would cost a third of the resident programs.
+        w = tl.load(w_ptr + cols, cols < width, other=0.0, eviction_policy="evict_last").to(acc)
+        y *= w[None, :]
+    y_ptrs = y_ptr + rows[:, None] * width + cols[None, :]
+    tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask & good[:, None])
+    if rstd_ptr is not None:
+        tl.store(rstd_ptr + rows, rstd, good)
+    again = live & ~good
+    if tl.sum(again.to(tl.int32), 0) > 0:
+        _second_look(
+            x_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, x_stride, eps,
+            VEC, ROWS, max(BLOCK // 4, 1),
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_FWD_COUNTS[1:])
+def _fwd_long_kernel(
+    x_ptr, w_ptr, y_ptr, rstd_ptr, n_cols, x_stride, eps_bits,
+    VEC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
+    acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    eps = _float64(eps_bits)
+    width = n_cols // VEC * VEC
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * (x_stride // VEC * VEC)
+    squares = tl.zeros((BLOCK,), acc)
+    for start in range(0, n_cols, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        x = tl.load(x_row + cols, cols < width, other=0.0).to(acc)
+        squares += x * x
+    mean = tl.sum(squares, 0) / n_cols + eps.to(acc)
+    if _in_range(mean):
+        rstd = _inverse_sqrt(mean)
+        if rstd_ptr is not None:
+            tl.store(rstd_ptr + row, rstd)
+        blocks = (n_cols + BLOCK - 1) // BLOCK
+        for i in range(blocks):
+            cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
+            mask = cols < width
+            x = tl.load(x_row + cols, mask, other=0.0, eviction_policy="evict_first").to(acc)
+            y = x * rstd
+            if w_ptr is not None:
+                y *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+            tl.store(y_ptr + row * width + cols, y.to(y_ptr.dtype.element_ty), mask)
+    else:
+        rows = row + tl.arange(0, 1)
+        means = mean + tl.zeros((1,), acc)
+        _second_look(
+            x_ptr, w_ptr, y_ptr, rstd_ptr, rows, rows >= 0, means, n_cols, x_stride, eps,
+            VEC, 1, BLOCK // 4,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_BWD_COUNTS)
+def _bwd_kernel(
+    dy_ptr, x_ptr, w_ptr, rstd_ptr, dx_ptr, partial_ptr, n_rows, n_cols, dy_stride, x_stride,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Owns every n-th tile of ROWS whole rows: reads dy, x, rstd once, writes dx.
+
+    Keeps the weight and its part of dweight in registers, writes the part at the end.
+    """
+    acc: tl.constexpr = rstd_ptr.dtype.element_ty
+    width = n_cols // VEC * VEC
+    cols = tl.arange(0, BLOCK)
+    if w_ptr is not None and dx_ptr is not None:
+        w = tl.load(w_ptr + cols, cols < width, other=0.0).to(acc)
+    dw = tl.zeros((ROWS, BLOCK), acc)
+    tiles = (n_rows + ROWS - 1) // ROWS
+    for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
+        rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
+        live = rows < n_rows
+        mask = live[:, None] & (cols < width)[None, :]
+        dy_ptrs = dy_ptr + rows[:, None] * (dy_stride // VEC * VEC) + cols[None, :]
+        x_ptrs = x_ptr + rows[:, None] * (x_stride // VEC * VEC) + cols[None, :]
+        dy = tl.load(dy_ptrs, mask, other=0.0).to(acc)
+        x = tl.load(x_ptrs, mask, other=0.0).to(acc)
+        rstd = tl.load(rstd_ptr + rows, live, other=0.0)[:, None]
+        xhat = x * rstd
+        if partial_ptr is not None:
+            dw += dy * xhat
+        if dx_ptr is not None:
+            if w_ptr is not None:
+                dy *= w[None, :]
+            c = tl.sum(dy * xhat, 1) / n_cols
+            dx = (dy - xhat * c[:, None]) * rstd
+            dx_ptrs = dx_ptr + rows[:, None] * width + cols[None, :]
+            tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask)
+    if partial_ptr is not None:
+        part = partial_ptr + tl.program_id(0).to(tl.int64) * width + cols
+        tl.store(part, tl.sum(dw, 0), cols < width)
+
+
+@triton.jit(do_not_specialize=_BWD_COUNTS[1:])
+def _dx_long_kernel(
+    dy_ptr, x_ptr, w_ptr, rstd_ptr, dx_ptr, n_cols, dy_stride, x_stride,
+    VEC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns one row: reads dy and x twice, the second time backwards, writes dx."""
+    acc: tl.constexpr = rstd_ptr.dtype.element_ty
+    width = n_cols // VEC * VEC
+    row = tl.program_id(0).to(tl.int64)
+    dy_row = dy_ptr + row * (dy_stride // VEC * VEC)
+    x_row = x_ptr + row * (x_stride // VEC * VEC)
+    rstd = tl.load(rstd_ptr + row)
+    dots = tl.zeros((BLOCK,), acc)
+    for start in range(0, n_cols, BLOCK):
+        cols = start + tl.arange(0, BLOCK)
+        mask = cols < width
+        dy = tl.load(dy_row + cols, mask, other=0.0).to(acc)
+        xhat = tl.load(x_row + cols, mask, other=0.0).to(acc) * rstd
+        if w_ptr is not None:
+            dy *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+        dots += dy * xhat
+    c = tl.sum(dots, 0) / n_cols
+    blocks = (n_cols + BLOCK - 1) // BLOCK
+    for i in range(blocks):
+        cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
+        mask = cols < width
+        dy = tl.load(dy_row + cols, mask, other=0.0, eviction_policy="evict_first").to(acc)
+        x = tl.load(x_row + cols, mask, other=0.0, eviction_policy="evict_first").to(acc)
+        if w_ptr is not None:
+            dy *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+        dx = (dy - x * rstd * c) * rstd
+        tl.store(dx_ptr + row * width + cols, dx.to(dx_ptr.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=_BWD_COUNTS)
+def _dweight_long_kernel(
+    dy_ptr, x_ptr, rstd_ptr, partial_ptr, n_rows, n_cols, dy_stride, x_stride,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns BLOCK columns of every n-th tile of ROWS rows: reads dy, x, rstd, writes a partial."""
+    acc: tl.constexpr = rstd_ptr.dtype.element_ty
+    width = n_cols // VEC * VEC
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    dw = tl.zeros((ROWS, BLOCK), acc)
+    tiles = (n_rows + ROWS - 1) // ROWS
+    for tile in range(tl.program_id(1), tiles, tl.num_programs(1)):
+        rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
+        live = rows < n_rows
+        mask = live[:, None] & (cols < width)[None, :]
+        dy_ptrs = dy_ptr + rows[:, None] * (dy_stride // VEC * VEC) + cols[None, :]
+        x_ptrs = x_ptr + rows[:, None] * (x_stride // VEC * VEC) + cols[None, :]
+        dy = tl.load(dy_ptrs, mask, other=0.0).to(acc)
+        x = tl.load(x_ptrs, mask, other=0.0).to(acc)
+        dw += dy * (x * tl.load(rstd_ptr + rows, live, other=0.0)[:, None])
+    part = partial_ptr + tl.program_id(1).to(tl.int64) * width + cols
+    tl.store(part, tl.sum(dw, 0), cols < width)
+
+
+@triton.jit(do_not_specialize=["n_partials", "n_cols"])
+def _finish_kernel(
+    partial_ptr, dweight_ptr, n_partials, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Owns BLOCK columns: reads the partial rows in a fixed order, writes dweight."""
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    dw = tl.zeros((ROWS, BLOCK), partial_ptr.dtype.element_ty)
+    for start in tl.range(0, n_partials, ROWS, num_stages=3):
+        rows = start + tl.arange(0, ROWS)
+        mask = (rows < n_partials)[:, None] & (cols < n_cols)[None, :]
+        parts = partial_ptr + rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
+        dw += tl.load(parts, mask, other=0.0)
+    tl.store(dweight_ptr + cols, tl.sum(dw, 0).to(dweight_ptr.dtype.element_ty), cols < n_cols)
+
+
+class _Tile(NamedTuple):
+    """What one program holds: elements (one long row or many short ones), and how it runs."""
+
+    size: int
+    warps: int
+    stages: int = 1
+
+
+# By bytes of an element; a row longer than the last tile is read in blocks. Chosen by reasoning
+# (no spills, at least 48 KiB of loads in flight per SM), not yet tuned on a GPU.
+_FWD_TILES = {
+    2: (_Tile(4096, 4), _Tile(8192, 8), _Tile(16384, 16), _Tile(32768, 32)),
+    4: (_Tile(4096, 4), _Tile(8192, 8), _Tile(16384, 16), _Tile(32768, 32)),
+    8: (_Tile(2048, 4), _Tile(4096, 8), _Tile(8192, 16), _Tile(16384, 32)),
+}
+_BWD_TILES = {
+    2: (_Tile(4096, 16, 3), _Tile(8192, 32, 3), _Tile(16384, 32, 2)),
+    4: (_Tile(4096, 16, 2), _Tile(8192, 32, 2)),
+    8: (_Tile(2048, 16, 2), _Tile(4096, 32, 2)),
+}
+_LONG = {"BLOCK": 4096, "num_warps": 8}
+_DWEIGHT_LONG = {"ROWS": 16, "BLOCK": 256, "num_warps": 8}
+_FINISH = {"ROWS": 128, "BLOCK": 32, "num_warps": 8}
+# Registers of the backward kernels allow this many; the persistent grid is one wave of them.
+_BWD_WARPS_PER_SM = 32
+
+
+def _whole_rows(n_cols: int, tiles: tuple[_Tile, ...]) -> _Tile | None:
+    """The smallest tile that holds a whole row, or None."""
+    return next((tile for tile in tiles if n_cols <= tile.size), None)
+
+
+def _meta(n_cols: int, tile: _Tile) -> dict[str, int]:
+    block = triton.next_power_of_2(max(n_cols, 1))
+    return {"ROWS": tile.size // block, "BLOCK": block, "num_warps": tile.warps}
+
+
+@lru_cache(maxsize=1024)
+def _bits(eps: float) -> int:
+    return int(struct.unpack("q", struct.pack("d", eps))[0])
+
+
+@lru_cache(maxsize=64)
+def _processors(device: torch.device) -> int:
+    """SM count; 2 for the interpreter, which has none."""
+    if device.type != "cuda":
+        return 2
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _vec(x: torch.Tensor, *steps: int) -> int:
+    """Elements of one memory access: at most 16 bytes, dividing every step between rows."""
+    return math.gcd(16 // x.element_size(), *steps)
+
+
+def _statistics_dtype(x: torch.Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _partials(x: torch.Tensor, meta: dict[str, int], columns: int) -> int:
+    """Partial rows of dweight: as many as the device works on at once, or as there are tiles."""
+    programs = _processors(x.device) * _BWD_WARPS_PER_SM // meta["num_warps"]
+    tiles: int = torch.sym_min(triton.cdiv(x.shape[0], meta["ROWS"]), max(1, programs // columns))
+    return tiles
+
+
+def _launch(wrap: Wrap | None, kernel: Any, grid: Grid, *args: Any, **meta: int) -> None:
+    """Runs kernel[grid](*args, **meta) on the device of the first argument."""
+    device = args[0].device
+    if wrap is not None:
+        wrap(kernel)[grid](*args, **meta)
+    elif device.type != "cuda" or device.index == torch.cuda.current_device():
+        kernel[grid](*args, **meta)
+    else:
+        with torch.cuda.device(device):
+            kernel[grid](*args, **meta)
+
+
+def fwd(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    eps: float,
+    save_rstd: bool,
+    wrap: Wrap | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """y of x's shape and dtype, and rstd (rows,) in fp32 (fp64 for fp64 x) if `save_rstd`.
+
+    x: (rows, n_cols), last stride 1, any row stride. weight: (n_cols,), contiguous.
+    `wrap` is applied to each kernel before its launch; without it the kernel runs at once.
+    """
+    n_rows, n_cols = x.shape
+    y = x.new_empty((n_rows, n_cols))
+    rstd = x.new_empty((n_rows,), dtype=_statistics_dtype(x)) if save_rstd else None
+    if n_rows == 0:
+        return y, rstd
+    stride = x.stride(0)
+    vec = _vec(x, n_cols, stride)
+    eps_bits = _bits(float(eps))
+    tile = _whole_rows(n_cols, _FWD_TILES[x.element_size()])
+    if tile is None:
+        counts: tuple[int, ...] = (n_cols, stride, eps_bits)
+        _launch(wrap, _fwd_long_kernel, (n_rows,), x, weight, y, rstd, *counts, VEC=vec, **_LONG)
+    else:
+        counts = (n_rows, n_cols, stride, eps_bits)
+        meta = _meta(n_cols, tile)
+        grid = (triton.cdiv(n_rows, meta["ROWS"]),)
+        _launch(wrap, _fwd_kernel, grid, x, weight, y, rstd, *counts, VEC=vec, **meta)
+    return y, rstd
+
+
+def bwd(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    rstd: torch.Tensor,
+    need_dx: bool,
+    need_dweight: bool,
+    wrap: Wrap | None = None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """dx of x's shape and dtype, dweight of weight's, each None unless needed; deterministic.
+
+    dx = rstd * (dy * w - xhat * mean(dy * w * xhat)), dweight = sum over rows of dy * xhat,
+    xhat = x * rstd. dy, x: (rows, n_cols), one dtype, last stride 1, any row stride.
+    """
+    n_rows, n_cols = x.shape
+    need_dweight = need_dweight and weight is not None
+    tile = _whole_rows(n_cols, _BWD_TILES[x.element_size()])
+    meta = _DWEIGHT_LONG if tile is None else _meta(n_cols, tile)
+    columns = triton.cdiv(max(n_cols, 1), meta["BLOCK"])
+    n_partials = _partials(x, meta, columns)
+    dx = x.new_empty((n_rows, n_cols)) if need_dx else None
+    partial = None
+    if need_dweight:
+        partial = x.new_empty((n_partials, n_cols), dtype=_statistics_dtype(x))
+    counts = (n_cols, dy.stride(0), x.stride(0))
+    vec = _vec(x, *counts)
+    if n_rows > 0 and tile is not None and (need_dx or need_dweight):
+        args = (dy, x, weight, rstd, dx, partial, n_rows)
+        meta = {**meta, "STAGES": tile.stages}
+        _launch(wrap, _bwd_kernel, (n_partials,), *args, *counts, VEC=vec, **meta)
+    if n_rows > 0 and tile is None and need_dx:
+        _launch(
+            wrap, _dx_long_kernel, (n_rows,), dy, x, weight, rstd, dx, *counts, VEC=vec, **_LONG
+        )
+    if n_rows > 0 and tile is None and need_dweight:
+        grid = (columns, n_partials)
+        _launch(
+            wrap, _dweight_long_kernel, grid, dy, x, rstd, partial, n_rows, *counts, VEC=vec, **meta
+        )
+    if partial is None or weight is None:
+        return dx, None
+    dweight = weight.new_empty((n_cols,))
+    if n_cols > 0:
+        grid = (triton.cdiv(n_cols, _FINISH["BLOCK"]),)
+        _launch(wrap, _finish_kernel, grid, partial, dweight, n_partials, n_cols, **_FINISH)
+    return dx, dweight

@@ -1,0 +1,250 @@
+"""RMSNorm's contract: schemas, fakes, gradients, and the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import contract, native
+from fuseline.core.device import kind, triton_unavailable
+from fuseline.core.layout import as_rows
+from fuseline.core.select import Choice, Selector
+from fuseline.ops.rms_norm import impl_eager
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+_EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
+
+
+def rms_norm(
+    x: Tensor, weight: Tensor | None = None, eps: float | None = None, impl: str = "auto"
+) -> Tensor:
+    """Root-mean-square norm over the last dimension.
+
+    y = x * rsqrt(mean(x^2) + eps) * weight
+
+    x       (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless
+            the last stride is 1 and the leading dimensions collapse to one row stride.
+    weight  (N,), of x's dtype or float32; None: 1.
+    eps     not negative; None: torch.finfo(x.dtype).eps.
+    impl    "auto", or one of "cuda", "cpu", "triton", "eager".
+
+    Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
+    rounded once. Saved for backward: x, weight, rstd. Deterministic, gradients included.
+    Raises TypeError (dtype), ValueError (shape, device, eps, impl) or RuntimeError (an
+    implementation that cannot run here) before anything is launched.
+    Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
+    """
+    if torch.compiler.is_compiling():
+        eps = validate(x, weight, eps)
+        return SELECTOR.pick(impl, x.device.type)(x, weight, eps)
+    try:
+        if eps is None:
+            eps = _EPS[x.dtype]
+        elif not eps >= 0.0:
+            raise ValueError
+        return SELECTOR.pick(impl, kind(x))(x, weight, eps)
+    except Exception:
+        validate(x, weight, eps)  # a good call pays nothing for the friendly message
+        raise
+
+
+def validate(x: Tensor, weight: Tensor | None, eps: float | None) -> float:
+    """Refuses what no implementation takes, naming the argument; returns eps."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"rms_norm: x is a {type(x).__name__}, expected a torch.Tensor")
+    have = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+    if x.dtype not in DTYPES:
+        raise TypeError(f"rms_norm: x has dtype {x.dtype}, expected one of: {have}")
+    if x.dim() == 0:
+        raise ValueError("rms_norm: x is a scalar (0 dimensions), expected at least one dimension")
+    if x.layout != torch.strided:
+        raise TypeError(f"rms_norm: x has layout {x.layout}, expected torch.strided")
+    if weight is not None:
+        if not isinstance(weight, Tensor):
+            raise TypeError(
+                f"rms_norm: weight is a {type(weight).__name__}, expected a torch.Tensor or None"
+            )
+        if weight.dtype not in (x.dtype, torch.float32):
+            expected = " or ".join(dict.fromkeys((f"{x.dtype} (as x)", "torch.float32")))
+            raise TypeError(f"rms_norm: weight has dtype {weight.dtype}, expected {expected}")
+        if tuple(weight.shape) != (x.shape[-1],):
+            raise ValueError(
+                f"rms_norm: weight has shape {tuple(weight.shape)}, "
+                f"expected {(x.shape[-1],)}, the last dimension of x"
+            )
+        if weight.device != x.device:
+            raise ValueError(
+                f"rms_norm: weight is on {weight.device}, expected {x.device}, the device of x"
+            )
+    if eps is None:
+        return _EPS[x.dtype]
+    if not isinstance(eps, (int, float, torch.SymFloat)):
+        raise TypeError(f"rms_norm: eps is a {type(eps).__name__}, expected a float or None")
+    if not eps >= 0.0:
+        raise ValueError(f"rms_norm: eps is {eps}, expected a number >= 0")
+    return eps
+
+
+def _statistics_dtype(x: Tensor) -> torch.dtype:
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def _fake(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    validate(x, weight, None)
+    return x.new_empty(x.shape)
+
+
+def _fake_fwd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
+    return _fake(x, weight, eps), x.new_empty(x.shape[:-1], dtype=_statistics_dtype(x))
+
+
+def _fake_bwd(
+    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, need_dx: bool, need_dweight: bool
+) -> tuple[Tensor, Tensor]:
+    dx = x.new_empty(x.shape if need_dx else (0,))
+    if need_dweight and weight is not None:
+        return dx, weight.new_empty(weight.shape)
+    return dx, x.new_empty((0,))
+
+
+def decomposed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """The formula in torch operations that autograd, vmap and jvp can take apart.
+
+    Rows are scaled by a power of two first, so that no square overflows; the scale cancels.
+    """
+    h = x.to(_statistics_dtype(x))
+    if x.shape[-1] == 0:
+        return h.to(x.dtype) if weight is None else (h * weight).to(x.dtype)
+    with torch.no_grad():
+        largest = h.detach().abs().amax(-1, keepdim=True)
+        exponent = torch.frexp(torch.nan_to_num(largest, 1.0, 1.0, 1.0)).exponent
+        scale = torch.ldexp(torch.ones_like(largest), -exponent.clamp(-60, 120))
+    h = h * scale
+    y = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + (eps * scale) * scale)
+    if weight is not None:
+        y = y * weight
+    return y.to(x.dtype)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class RMSNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+            y, rstd = fwd(x, weight, eps)
+            ctx.save_for_backward(x, weight, rstd)
+            ctx.eps = eps
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+            x, weight, rstd = ctx.saved_tensors
+            if torch.is_grad_enabled():
+                return contract.differentiable_backward(
+                    decomposed, (x, weight, ctx.eps), ctx.needs_input_grad, dy
+                )
+            need_dx, need_dweight, _ = ctx.needs_input_grad
+            dx, dweight = bwd(dy, x, weight, rstd, need_dx, need_dweight)
+            return dx if need_dx else None, dweight if need_dweight else None, None
+
+    return RMSNorm
+
+
+def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(info: Any, in_dims: Any, x: Tensor, weight: Tensor | None, eps: float) -> Any:
+        x_dim, weight_dim, _ = in_dims
+        x = x.movedim(x_dim, 0) if x_dim is not None else x.expand(info.batch_size, *x.shape)
+        if weight is None or weight_dim is None:
+            return op(x, weight, eps), 0
+        weight = weight.movedim(weight_dim, 0)
+        weight = weight.view(weight.shape[0], *(1,) * (x.dim() - 2), weight.shape[-1])
+        return decomposed(x, weight, eps), 0
+
+    return rule
+
+
+CONTRACT = contract.Contract(
+    name="rms_norm",
+    args="Tensor x, Tensor? weight, float eps",
+    fwd_returns="(Tensor, Tensor)",
+    bwd_args=(
+        "Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool need_dx, bool need_dweight"
+    ),
+    bwd_returns="(Tensor, Tensor)",
+    fake=_fake,
+    fake_fwd=_fake_fwd,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=_vmap,
+)
+
+
+def _triton_run(
+    x: Tensor, weight: Tensor | None, eps: float, wrap: Callable[[Any], Any] | None = None
+) -> Tensor:
+    from fuseline.ops.rms_norm import impl_triton
+
+    validate(x, weight, None)
+    y, _ = impl_triton.fwd(as_rows(x), weight, eps, save_rstd=False, wrap=wrap)
+    return y.view(x.shape)
+
+
+def _triton_fwd(
+    x: Tensor, weight: Tensor | None, eps: float, wrap: Callable[[Any], Any] | None = None
+) -> tuple[Tensor, Tensor]:
+    from fuseline.ops.rms_norm import impl_triton
+
+    validate(x, weight, None)
+    y, rstd = impl_triton.fwd(as_rows(x), weight, eps, save_rstd=True, wrap=wrap)
+    return y.view(x.shape), rstd.view(x.shape[:-1])
+
+
+def _triton_bwd(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    need_dx: bool,
+    need_dweight: bool,
+    wrap: Callable[[Any], Any] | None = None,
+) -> tuple[Tensor, Tensor]:
+    from fuseline.ops.rms_norm import impl_triton
+
+    need_dweight = need_dweight and weight is not None
+    dx, dweight = impl_triton.bwd(
+        as_rows(dy), as_rows(x), weight, rstd.reshape(-1), need_dx, need_dweight, wrap=wrap
+    )
+    return (
+        x.new_empty((0,)) if dx is None else dx.view(x.shape),
+        x.new_empty((0,)) if dweight is None else dweight,
+    )
+
+
+_NATIVE = contract.native_variant(CONTRACT)
+_TRITON = contract.triton_variant(
+    CONTRACT, contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
+)
+
+
+def _only_on(device_type: str) -> Callable[[str], str | None]:
+    def unavailable(actual: str) -> str | None:
+        if actual != device_type:
+            return f"it needs x on {device_type}, got {actual}"
+        return native.status().why_not(device_type)
+
+    return unavailable
+
+
+SELECTOR = Selector(
+    "rms_norm",
+    (
+        Choice("cuda", _NATIVE, _only_on("cuda")),
+        Choice("cpu", _NATIVE, _only_on("cpu")),
+        Choice("meta", _NATIVE.public, lambda d: None if d == "meta" else "it holds no data"),
+        Choice("triton", _TRITON, triton_unavailable),
+        Choice("eager", impl_eager.rms_norm, lambda device_type: None),
+    ),
+)
