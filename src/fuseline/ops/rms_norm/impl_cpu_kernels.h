@@ -7,38 +7,56 @@
 namespace fuseline::rms_norm {
 namespace {
 
-// Terms that one lane sums in C, one after the other; longer rows are halved and added in fp64, so
-// that the error of rstd grows with the logarithm of the row.
-constexpr int64_t kBlockSteps = 64;
+// body(i, part) for the vectors of columns [i, last); the row, or block of it, begins at `first`.
+template <class C, class Body>
+inline void each_vector(int64_t first, int64_t i, int64_t last, const Body& body) {
+  constexpr int64_t kN = kLanes<C>;
+  for (; i + kN <= last; i += kN) body(i, Whole{});
+  if (i == last) return;
+  const int rest = static_cast<int>(last - i);
+  if (last - first >= kN) return body(last - kN, Overlap{{}, rest});
+  body(i, Short{rest});
+}
 
-// The sum over columns [first, last) of term(i, count), the vector of `count` columns from i on.
+template <class C, class Body>
+inline void each_vector(int64_t n, const Body& body) {
+  each_vector<C>(0, 0, n, body);
+}
+
+// Columns whose terms are summed in C, one after the other in each lane: 64 steps of four vectors.
+// rstd of bfloat16 rows of 65536 is then within 0.8 ULP; with 256 steps it was off by 1.8.
+template <class C>
+constexpr int64_t kBlock = 64 * 4 * kLanes<C>;
+
+// The sum of term(i, part) over columns [first, last), at most a block; the lanes' sum is fp64.
 template <class C, class Term>
-inline double sum_columns(int64_t first, int64_t last, const Term& term) {
-  constexpr int64_t kStep = 4 * kLanes<C>;
-  const int64_t steps = (last - first) / kStep;
-  if (steps > kBlockSteps) {
-    const int64_t middle = first + steps / 2 * kStep;
-    return sum_columns<C>(first, middle, term) + sum_columns<C>(middle, last, term);
-  }
+__attribute__((always_inline)) inline double sum_block(int64_t first, int64_t last,
+                                                       const Term& term) {
+  constexpr int64_t kN = kLanes<C>;
   Vector<C> a = {}, b = {}, c = {}, d = {};
   int64_t i = first;
-  for (const int64_t end = first + steps * kStep; i < end; i += kStep) {
-    a += term(i, Full{});
-    b += term(i + kLanes<C>, Full{});
-    c += term(i + 2 * kLanes<C>, Full{});
-    d += term(i + 3 * kLanes<C>, Full{});
+  for (; i + 4 * kN <= last; i += 4 * kN) {
+    a += term(i, Whole{});
+    b += term(i + kN, Whole{});
+    c += term(i + 2 * kN, Whole{});
+    d += term(i + 3 * kN, Whole{});
   }
-  for (; i + kLanes<C> <= last; i += kLanes<C>) a += term(i, Full{});
-  if (i < last) b += term(i, last - i);
+  each_vector<C>(first, i, last, [&](int64_t j, auto part) { a += fresh<C>(term(j, part), part); });
   return sum_lanes<C>((a + b) + (c + d));
 }
 
-// body(i, count) for all n columns, a vector at a time.
-template <class C, class Body>
-inline void each_columns(int64_t n, Body body) {
-  int64_t i = 0;
-  for (; i + kLanes<C> <= n; i += kLanes<C>) body(i, Full{});
-  if (i < n) body(i, n - i);
+// The same for any row: blocks are added pairwise in fp64.
+template <class C, class Term>
+double sum_blocks(int64_t first, int64_t last, const Term& term) {
+  if (last - first <= kBlock<C>) return sum_block<C>(first, last, term);
+  const int64_t middle = first + ((last - first) / kBlock<C> + 1) / 2 * kBlock<C>;
+  return sum_blocks<C>(first, middle, term) + sum_blocks<C>(middle, last, term);
+}
+
+// Inlines what a short row needs, for which a call would cost as much as the sum.
+template <class C, class Term>
+inline double sum_row(int64_t n, const Term& term) {
+  return n <= kBlock<C> ? sum_block<C>(0, n, term) : sum_blocks<C>(0, n, term);
 }
 
 // A row whose mean square left the normal range of C, in fp64; fp64 itself is brought back by a
@@ -48,14 +66,14 @@ __attribute__((noinline)) double second_look(const X* x, const W* w, X* y, int64
                                              double first_look) {
   double scale = 1;
   if (sizeof(X) == sizeof(double)) scale = first_look < 1 ? 0x1p600 : 0x1p-600;
-  const double sum = sum_columns<double>(0, n, [=](int64_t i, auto count) {
-    const auto v = load<double>(x + i, count) * scale;
+  const double sum = sum_row<double>(n, [=](int64_t i, auto part) {
+    const auto v = load<double>(x + i, part) * scale;
     return v * v;
   });
   const double rstd = 1 / __builtin_sqrt(sum / static_cast<double>(n) + eps * scale * scale);
-  each_columns<double>(n, [=](int64_t i, auto count) {
-    const auto xhat = load<double>(x + i, count) * scale * rstd;
-    store<double>(y + i, xhat * load_weight<double>(w, i, count), count);
+  each_vector<double>(n, [=](int64_t i, auto part) {
+    const auto xhat = load<double>(x + i, part) * scale * rstd;
+    store<double>(y + i, xhat * load_weight<double>(w, i, part), part);
   });
   return rstd * scale;
 }
@@ -71,15 +89,15 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const X* x = static_cast<const X*>(args.x) + row * args.stride;
     X* y = static_cast<X*>(args.y) + row * n;
-    const double sum = sum_columns<C>(0, n, [=](int64_t i, auto count) {
-      const auto v = load<C>(x + i, count);
+    const double sum = sum_row<C>(n, [=](int64_t i, auto part) {
+      const auto v = load<C>(x + i, part);
       return v * v;
     });
     const double mean = sum / static_cast<double>(n) + args.eps;
     double rstd = 1 / __builtin_sqrt(mean);
     if (mean >= kLeast && mean < __builtin_inf()) {
-      each_columns<C>(n, [=, r = static_cast<C>(rstd)](int64_t i, auto count) {
-        store<C>(y + i, load<C>(x + i, count) * r * load_weight<C>(w, i, count), count);
+      each_vector<C>(n, [=, r = static_cast<C>(rstd)](int64_t i, auto part) {
+        store<C>(y + i, load<C>(x + i, part) * r * load_weight<C>(w, i, part), part);
       });
     } else {
       rstd = second_look(x, w, y, n, args.eps, mean);
@@ -92,14 +110,14 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
 // weight (the second time from cache). Writes dx.
 template <class X, class W, class C>
 inline void backward_dx(const X* dy, const X* x, const W* w, C rstd, X* dx, int64_t n) {
-  const double sum = sum_columns<C>(0, n, [=](int64_t i, auto count) {
-    return load<C>(dy + i, count) * load_weight<C>(w, i, count) * (load<C>(x + i, count) * rstd);
+  const double sum = sum_row<C>(n, [=](int64_t i, auto part) {
+    return load<C>(dy + i, part) * load_weight<C>(w, i, part) * (load<C>(x + i, part) * rstd);
   });
   const C mean = static_cast<C>(sum / static_cast<double>(n));
-  each_columns<C>(n, [=](int64_t i, auto count) {
-    const auto dxhat = load<C>(dy + i, count) * load_weight<C>(w, i, count);
-    const auto xhat = load<C>(x + i, count) * rstd;
-    store<C>(dx + i, (dxhat - xhat * mean) * rstd, count);
+  each_vector<C>(n, [=](int64_t i, auto part) {
+    const auto dxhat = load<C>(dy + i, part) * load_weight<C>(w, i, part);
+    const auto xhat = load<C>(x + i, part) * rstd;
+    store<C>(dx + i, (dxhat - xhat * mean) * rstd, part);
   });
 }
 
@@ -108,13 +126,13 @@ inline void backward_dx(const X* dy, const X* x, const W* w, C rstd, X* dx, int6
 template <int R, class X, class C>
 inline void backward_dweight(const X* dy, int64_t dy_stride, const X* x, int64_t x_stride,
                              const C* rstd, int64_t n, double* dweight) {
-  each_columns<C>(n, [=](int64_t i, auto count) {
+  each_vector<C>(n, [=](int64_t i, auto part) {
     Vector<C> sum = {};
     for (int r = 0; r < R; ++r) {
-      const auto xhat = load<C>(x + r * x_stride + i, count) * rstd[r];
-      sum += load<C>(dy + r * dy_stride + i, count) * xhat;
+      const auto xhat = load<C>(x + r * x_stride + i, part) * rstd[r];
+      sum += load<C>(dy + r * dy_stride + i, part) * xhat;
     }
-    add_lanes<C>(dweight + i, sum, count);
+    add_to<C>(dweight + i, fresh<C>(sum, part), part);
   });
 }
 
@@ -160,9 +178,8 @@ void reduce(double* sums, int64_t chunks, int64_t n, int64_t first, int64_t last
       for (int64_t i = 0; i < columns; ++i) a[i] += b[i];
     }
   }
-  each_columns<double>(columns, [=](int64_t i, auto count) {
-    store<double>(static_cast<W*>(dweight) + first + i, load<double>(sums + first + i, count),
-                  count);
+  each_vector<double>(columns, [=](int64_t i, auto part) {
+    store<double>(static_cast<W*>(dweight) + first + i, load<double>(sums + first + i, part), part);
   });
 }
 

@@ -4,8 +4,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
-#ifdef __F16C__
+#ifdef __AVX2__
 #include <immintrin.h>
 #endif
 
@@ -54,8 +55,16 @@ struct ComputeOf<double> {
 template <class X>
 using Compute = typename ComputeOf<X>::type;
 
-// "All lanes", as a type, so that only the end of a row pays for a count.
-struct Full {};
+// How the vector of a row that starts at column i is to be taken. Whole: as it is. Overlap: the
+// last one of a row, moved back so that it ends with the row; only its last `fresh` columns are
+// new. Short: the row is less than a vector; the lanes from `columns` on are zero.
+struct Whole {};
+struct Overlap : Whole {
+  int fresh;
+};
+struct Short {
+  int columns;
+};
 
 template <class To, class From>
 inline To bit_cast(const From& from) {
@@ -65,17 +74,34 @@ inline To bit_cast(const From& from) {
   return to;
 }
 
+// GCC 12 splits the conversion of a vector of 16-bit lanes in four instructions.
+template <int N>
+inline Lanes<uint32_t, N> to_32_bits(const Lanes<uint16_t, N>& bits) {
+#ifdef __AVX2__
+  if constexpr (N == 8) {
+    return bit_cast<Lanes<uint32_t, 8>>(_mm256_cvtepu16_epi32(bit_cast<__m128i>(bits)));
+  }
+#endif
+#ifdef __AVX512F__
+  if constexpr (N == 16) {
+    return bit_cast<Lanes<uint32_t, 16>>(
+        _mm512_maskz_cvtepu16_epi32(kAllLanes, bit_cast<__m256i>(bits)));
+  }
+#endif
+  return __builtin_convertvector(bits, Lanes<uint32_t, N>);
+}
+
 template <int N>
 inline Lanes<float, N> to_float(const Lanes<uint16_t, N>& bits, bf16) {
-  return bit_cast<Lanes<float, N>>(__builtin_convertvector(bits, Lanes<uint32_t, N>) << 16);
+  return bit_cast<Lanes<float, N>>(to_32_bits<N>(bits) << 16);
 }
 
 template <int N>
 inline Lanes<uint16_t, N> from_float(const Lanes<float, N>& v, bf16) {
   const auto u = bit_cast<Lanes<uint32_t, N>>(v);
   const auto even = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
-  const auto nan = ((u >> 16) & 0x8000) | 0x7fc0;
-  return __builtin_convertvector((u & 0x7fffffff) > 0x7f800000 ? nan : even, Lanes<uint16_t, N>);
+  const auto quiet_nan = (u & 0) + 0x7fc0;
+  return __builtin_convertvector(v == v ? even : quiet_nan, Lanes<uint16_t, N>);
 }
 
 template <int N>
@@ -91,7 +117,7 @@ inline Lanes<float, N> to_float(const Lanes<uint16_t, N>& bits, f16) {
   }
 #endif
   // The exponent is rebiased by a multiplication, which gets subnormals right too.
-  const auto u = __builtin_convertvector(bits, Lanes<uint32_t, N>);
+  const auto u = to_32_bits<N>(bits);
   const auto magnitude = u & 0x7fff;
   const auto finite =
       bit_cast<Lanes<uint32_t, N>>(bit_cast<Lanes<float, N>>(magnitude << 13) * 0x1p112f);
@@ -127,7 +153,7 @@ inline Lanes<uint16_t, N> from_float(const Lanes<float, N>& v, f16) {
 }
 
 template <class C, class X>
-inline Vector<C> load(const X* p, Full) {
+inline Vector<C> load(const X* p, Whole) {
   constexpr int kN = kLanes<C>;
   if constexpr (sizeof(X) == 2) {
     Lanes<uint16_t, kN> bits;
@@ -141,7 +167,7 @@ inline Vector<C> load(const X* p, Full) {
 }
 
 template <class C, class X>
-inline void store(X* p, const Vector<C>& v, Full) {
+inline void store(X* p, const Vector<C>& v, Whole) {
   constexpr int kN = kLanes<C>;
   if constexpr (sizeof(X) == 2) {
     const auto bits = from_float<kN>(__builtin_convertvector(v, Lanes<float, kN>), X{});
@@ -152,48 +178,85 @@ inline void store(X* p, const Vector<C>& v, Full) {
   }
 }
 
-// The first `count` lanes; the others are zero.
 template <class C, class X>
-inline Vector<C> load(const X* p, int64_t count) {
+inline Vector<C> load(const X* p, Short part) {
   X buffer[kLanes<C>] = {};
-  std::memcpy(buffer, p, count * sizeof(X));
-  return load<C>(buffer, Full{});
+  for (int i = 0; i < part.columns; ++i) buffer[i] = p[i];
+  return load<C>(buffer, Whole{});
 }
 
 template <class C, class X>
-inline void store(X* p, const Vector<C>& v, int64_t count) {
+inline void store(X* p, const Vector<C>& v, Short part) {
   X buffer[kLanes<C>];
-  store<C>(buffer, v, Full{});
-  std::memcpy(p, buffer, count * sizeof(X));
+  store<C>(buffer, v, Whole{});
+  for (int i = 0; i < part.columns; ++i) p[i] = buffer[i];
 }
 
-// weight[i ...], or ones, which the compiler drops.
-template <class C, class W, class Count>
-inline Vector<C> load_weight(const W* w, int64_t i, Count count) {
-  return load<C>(w + i, count);
+// The weight from column i on, or ones, which the compiler drops.
+template <class C, class W, class Part>
+inline Vector<C> load_weight(const W* w, int64_t i, Part part) {
+  return load<C>(w + i, part);
 }
-template <class C, class Count>
-inline Vector<C> load_weight(const NoWeight*, int64_t, Count) {
+template <class C, class Part>
+inline Vector<C> load_weight(const NoWeight*, int64_t, Part) {
   return Vector<C>{} + 1;
+}
+
+// v with zeros where an Overlap repeats columns.
+template <class C>
+inline Vector<C> fresh(const Vector<C>& v, Whole) {
+  return v;
+}
+template <class C>
+inline Vector<C> fresh(const Vector<C>& v, Short) {
+  return v;
+}
+template <class C>
+inline Vector<C> fresh(const Vector<C>& v, Overlap part) {
+  using Index = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
+  Lanes<Index, kLanes<C>> index;
+  for (int i = 0; i < kLanes<C>; ++i) index[i] = i;
+  return index >= kLanes<C> - part.fresh ? v : Vector<C>{};
+}
+
+// The lanes of v in fp64: a vector of double, or the first and second half of one of float.
+template <class C>
+constexpr int kParts = static_cast<int>(sizeof(double) / sizeof(C));
+
+template <class C>
+inline Vector<double> widen(const Vector<C>& v, int part) {
+  Lanes<C, kLanes<double>> parts[kParts<C>];
+  std::memcpy(parts, &v, sizeof(v));
+  return __builtin_convertvector(parts[part], Vector<double>);
+}
+
+template <int N>
+inline double sum_halves(const Lanes<double, N>& v) {
+  if constexpr (N == 1) {
+    return v[0];
+  } else {
+    Lanes<double, N / 2> half[2];
+    std::memcpy(half, &v, sizeof(v));
+    return sum_halves<N / 2>(half[0] + half[1]);
+  }
 }
 
 template <class C>
 inline double sum_lanes(const Vector<C>& v) {
-  double sum[kLanes<C>];
-  for (int i = 0; i < kLanes<C>; ++i) sum[i] = v[i];
-  for (int half = kLanes<C> / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) sum[i] += sum[i + half];
-  }
-  return sum[0];
+  Vector<double> sum = widen<C>(v, 0);
+  for (int part = 1; part < kParts<C>; ++part) sum += widen<C>(v, part);
+  return sum_halves<kLanes<double>>(sum);
 }
 
 template <class C>
-inline void add_lanes(double* p, const Vector<C>& v, Full) {
-  for (int i = 0; i < kLanes<C>; ++i) p[i] += v[i];
+inline void add_to(double* p, const Vector<C>& v, Whole) {
+  for (int part = 0; part < kParts<C>; ++part, p += kLanes<double>) {
+    store<double>(p, load<double>(p, Whole{}) + widen<C>(v, part), Whole{});
+  }
 }
 template <class C>
-inline void add_lanes(double* p, const Vector<C>& v, int64_t count) {
-  for (int i = 0; i < count; ++i) p[i] += v[i];
+inline void add_to(double* p, const Vector<C>& v, Short part) {
+  for (int i = 0; i < part.columns; ++i) p[i] += v[i];
 }
 
 }  // namespace

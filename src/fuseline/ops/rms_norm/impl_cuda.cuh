@@ -6,6 +6,7 @@
 
 #include <cfloat>
 #include <cstdint>
+#include <type_traits>
 
 namespace fuseline::rms_norm {
 
@@ -36,23 +37,64 @@ __device__ __forceinline__ Stat<T> to_stat(T v) {
 }
 template <typename T, typename F>
 __device__ __forceinline__ T round_to(F v) {
-  return static_cast<T>(v);
+  if constexpr (std::is_same_v<T, __half> && std::is_same_v<F, double>) {
+    return __double2half(v);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16> && std::is_same_v<F, double>) {
+    return __double2bfloat16(v);
+  } else {
+    return static_cast<T>(v);
+  }
 }
-template <>
-__device__ __forceinline__ __half round_to<__half, float>(float v) {
-  return __float2half_rn(v);
+
+// Values of a pack in the type of the statistics. Half types convert in pairs: element by element
+// the compiler spends two instructions more on each, which bounds the backward kernel.
+template <typename S, int VEC>
+struct Values {
+  S v[VEC];
+};
+
+template <typename S, typename T, int VEC>
+__device__ __forceinline__ Values<S, VEC> unpack(const Pack<T, VEC>& p) {
+  Values<S, VEC> out;
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && VEC % 2 == 0) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      const unsigned pair = *reinterpret_cast<const unsigned*>(&p.v[v]);
+      out.v[v] = __uint_as_float(pair << 16);
+      out.v[v + 1] = __uint_as_float(pair & 0xffff0000u);
+    }
+  } else if constexpr (std::is_same_v<T, __half> && VEC % 2 == 0) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&p.v[v]));
+      out.v[v] = pair.x;
+      out.v[v + 1] = pair.y;
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) out.v[v] = static_cast<S>(to_stat(p.v[v]));
+  }
+  return out;
 }
-template <>
-__device__ __forceinline__ __nv_bfloat16 round_to<__nv_bfloat16, float>(float v) {
-  return __float2bfloat16_rn(v);
-}
-template <>
-__device__ __forceinline__ __half round_to<__half, double>(double v) {
-  return __double2half(v);
-}
-template <>
-__device__ __forceinline__ __nv_bfloat16 round_to<__nv_bfloat16, double>(double v) {
-  return __double2bfloat16(v);
+
+template <typename T, typename S, int VEC>
+__device__ __forceinline__ Pack<T, VEC> pack(const Values<S, VEC>& in) {
+  Pack<T, VEC> p;
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && VEC % 2 == 0) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      *reinterpret_cast<__nv_bfloat162*>(&p.v[v]) = __floats2bfloat162_rn(in.v[v], in.v[v + 1]);
+    }
+  } else if constexpr (std::is_same_v<T, __half> && VEC % 2 == 0) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      *reinterpret_cast<__half2*>(&p.v[v]) = __floats2half2_rn(in.v[v], in.v[v + 1]);
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) p.v[v] = round_to<T, S>(in.v[v]);
+  }
+  return p;
 }
 
 template <typename T, int VEC>
@@ -71,20 +113,20 @@ __device__ __forceinline__ S lanes_sum(S v, int width) {
   return v;
 }
 
-// Sum over the threads of one row; every one of them gets it, in an order that depends on their
-// number alone. ROW_IS_BLOCK: the row has the whole block and `scratch` (one value a warp), which
-// the caller alternates between calls so that one barrier a call is enough.
-template <bool ROW_IS_BLOCK, typename S>
-__device__ __forceinline__ S row_sum(S v, int width, S* scratch) {
-  if constexpr (!ROW_IS_BLOCK) {
-    return lanes_sum(v, width);
+// Sum over the `row_threads` threads of each row of the block; every one of them gets it, in an
+// order that depends on their number alone. Rows of several warps (MULTI_WARP; every thread of the
+// block must call) go through `scratch`, one value a warp, which the caller alternates between
+// calls so that one barrier a call is enough.
+template <bool MULTI_WARP, typename S>
+__device__ __forceinline__ S row_sum(S v, int row_threads, S* scratch) {
+  if constexpr (!MULTI_WARP) {
+    return lanes_sum(v, row_threads);
   } else {
     v = lanes_sum(v, kWarp);
-    const int warps = blockDim.x / kWarp;
-    if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = v;
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = row_threads / kWarp;
+    if (lane == 0) scratch[warp] = v;
     __syncthreads();
-    const int lane = threadIdx.x % kWarp;
-    return lanes_sum(lane < warps ? scratch[lane] : S(0), kWarp);
+    return lanes_sum(lane < warps ? scratch[warp / warps * warps + lane] : S(0), kWarp);
   }
 }
 

@@ -23,152 +23,169 @@ struct BwdArgs {
   int64_t n;
 };
 
-template <typename T, typename W, int VEC>
-__device__ __forceinline__ Stat<T> weighted(const Pack<T, VEC>& dy, const Pack<W, VEC>& w, int v,
-                                            bool has_weight) {
-  using S = Stat<T>;
-  return has_weight ? to_stat(dy.v[v]) * static_cast<S>(to_stat(w.v[v])) : to_stat(dy.v[v]);
+// g = dy * weight for one pack.
+template <typename S, typename W, int VEC>
+__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight, int64_t col) {
+  if (weight) {
+    const Values<S, VEC> w = unpack<S>(load<W, VEC>(weight + col));
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) dy.v[v] *= w.v[v];
+  }
+  return dy;
 }
 
-// Owns rows blockIdx, blockIdx + gridDim, ... (times the rows a block holds at once) and, for
-// them, all columns; reads x and dy once from memory, the next row while this one is reduced;
-// writes dx and one partial row of dweight. KEEP: x and dy stay in registers between the two
-// passes over a row, else they come again from L2. Needs n <= row_threads * ITEMS * VEC.
-template <typename T, typename W, int VEC, int ITEMS, bool ROW_IS_BLOCK, bool KEEP>
-__global__ void __launch_bounds__(!ROW_IS_BLOCK ? kSmallBlock : KEEP ? kMaxBlock / 2 : kMaxBlock, 1)
-    bwd_kernel(BwdArgs<T, W> a, int row_threads) {
-  using S = Stat<T>;
-  constexpr int KEPT = KEEP ? ITEMS : 1;
-  __shared__ S scratch[2][kWarp];
-  const int lane = ROW_IS_BLOCK ? threadIdx.x : threadIdx.x % row_threads;
-  const int group = ROW_IS_BLOCK ? 0 : threadIdx.x / row_threads;
-  const int groups = ROW_IS_BLOCK ? 1 : blockDim.x / row_threads;
-  const int64_t row_step = static_cast<int64_t>(gridDim.x) * groups;
-  const int n = static_cast<int>(a.n);
-  const S inv_n = S(1) / static_cast<S>(n);
-  const bool has_weight = a.weight != nullptr;
-
-  Pack<W, VEC> w[KEPT] = {};
-  S acc[ITEMS][VEC] = {};
-  Pack<T, VEC> x[KEPT], dy[KEPT];
-  S rstd = 0;
-  int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
-  if constexpr (KEEP) {
+// dx for one pack, given mean(g * xhat) of its row.
+template <typename T, typename S, int VEC>
+__device__ __forceinline__ Pack<T, VEC> gradient(const Values<S, VEC>& x, Values<S, VEC> g, S rstd,
+                                                 S mean) {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const int col = (i * row_threads + lane) * VEC;
-      if (has_weight && col < n) w[i] = load<W, VEC>(a.weight + col);
-      if (row < a.rows && col < n) {
-        x[i] = load<T, VEC>(a.x + row * a.x_stride + col);
-        dy[i] = load<T, VEC>(a.dy + row * a.dy_stride + col);
+  for (int v = 0; v < VEC; ++v) g.v[v] = rstd * (g.v[v] - x.v[v] * rstd * mean);
+  return pack<T>(g);
+}
+
+// How a block works on rows: VEC elements an access, ITEMS accesses a thread; rows of several
+// warps or of part of one; x and dy kept in registers between the two passes over a row, or read
+// again (from L2); the next row loaded while this one is reduced, or not.
+template <int VEC_, int ITEMS_, bool MULTI_WARP_, bool KEEP_, bool PREFETCH_, int MAX_THREADS_, int MIN_BLOCKS_>
+struct BwdShape {
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_, MAX_THREADS = MAX_THREADS_;
+  static constexpr int MIN_BLOCKS = MIN_BLOCKS_;
+  static constexpr bool MULTI_WARP = MULTI_WARP_, KEEP = KEEP_, PREFETCH = PREFETCH_;
+};
+
+// The packs of x and dy that one thread holds of one row.
+template <typename T, typename Shape>
+struct RowPacks {
+  static constexpr int N = Shape::KEEP ? Shape::ITEMS : 1;
+  Pack<T, Shape::VEC> x[N], dy[N];
+
+  template <typename W>
+  __device__ __forceinline__ void fetch(const BwdArgs<T, W>& a, int64_t row, int first, int step) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int col = first + i * step;
+      if (col < static_cast<int>(a.n)) {
+        x[i] = load<T, Shape::VEC>(a.x + row * a.x_stride + col);
+        dy[i] = load<T, Shape::VEC>(a.dy + row * a.dy_stride + col);
       }
     }
   }
-  if (row < a.rows) rstd = a.rstd[row];
+};
 
-  // All groups of a block run the same number of rounds: the warp's shuffles need every lane.
+// Adds up the rows that a block held at once, warp by warp in shared memory, and writes the sum.
+template <typename T, typename Shape>
+__device__ __forceinline__ void write_partial(Stat<T> (&acc)[Shape::ITEMS][Shape::VEC],
+                                              Stat<T>* partial, int n, int row_threads) {
+  using S = Stat<T>;
+  constexpr int VEC = Shape::VEC;
+  extern __shared__ __align__(16) unsigned char shared[];
+  S* sums = reinterpret_cast<S*>(shared);
+  const int first = threadIdx.x % row_threads * VEC, step = row_threads * VEC;
+  const bool one_row = row_threads == blockDim.x;
+  if constexpr (!Shape::MULTI_WARP) {
+    for (int offset = kWarp / 2; offset >= row_threads; offset /= 2) {
+#pragma unroll
+      for (int i = 0; i < Shape::ITEMS; ++i) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) acc[i][v] += __shfl_xor_sync(kFullMask, acc[i][v], offset);
+      }
+    }
+  }
+  const int turn_threads = Shape::MULTI_WARP ? row_threads : kWarp;
+  const int turns = one_row ? 1 : blockDim.x / turn_threads;
+  for (int turn = 0; turn < turns; ++turn) {
+    if (threadIdx.x / turn_threads == turn &&
+        (Shape::MULTI_WARP || threadIdx.x % kWarp < row_threads)) {
+#pragma unroll
+      for (int i = 0; i < Shape::ITEMS; ++i) {
+        const int col = first + i * step;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          if (col >= n) continue;
+          if (one_row) {
+            partial[col + v] = acc[i][v];
+          } else {
+            sums[col + v] = turn ? sums[col + v] + acc[i][v] : acc[i][v];
+          }
+        }
+      }
+    }
+    if (!one_row) __syncthreads();
+  }
+  if (one_row) return;
+  for (int col = threadIdx.x; col < n; col += blockDim.x) partial[col] = sums[col];
+}
+
+// Owns rows blockIdx, blockIdx + gridDim, ... (times the rows a block holds at once) and, for
+// them, all columns; reads x and dy once from memory; writes dx and one partial row of dweight.
+// Needs n <= row_threads * ITEMS * VEC.
+template <typename T, typename W, typename Shape>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    bwd_kernel(BwdArgs<T, W> a, int row_threads) {
+  using S = Stat<T>;
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
+  __shared__ S scratch[2][kWarp];
+  const int lane = threadIdx.x % row_threads;
+  const int group = threadIdx.x / row_threads;
+  const int groups = blockDim.x / row_threads;
+  const int64_t row_step = static_cast<int64_t>(gridDim.x) * groups;
+  const int first = lane * VEC, step = row_threads * VEC;
+  const int n = static_cast<int>(a.n);
+  const S inv_n = S(1) / static_cast<S>(n);
+
+  S acc[ITEMS][VEC] = {};
+  RowPacks<T, Shape> now, next;
+  int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
+  if constexpr (Shape::PREFETCH) {
+    if (row < a.rows) now.fetch(a, row, first, step);
+  }
+
+  // All groups of a block run the same number of rounds: sums need every lane.
   int parity = 0;
   for (int64_t base = static_cast<int64_t>(blockIdx.x) * groups; base < a.rows;
        base += row_step, row += row_step, parity ^= 1) {
     const bool active = row < a.rows;
-    const int64_t next = row + row_step;
-    Pack<T, VEC> next_x[KEPT], next_dy[KEPT];
-    S next_rstd = 0;
-    if (next < a.rows) {
-      next_rstd = a.rstd[next];
-      if constexpr (KEEP) {
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-          const int col = (i * row_threads + lane) * VEC;
-          if (col < n) {
-            next_x[i] = load<T, VEC>(a.x + next * a.x_stride + col);
-            next_dy[i] = load<T, VEC>(a.dy + next * a.dy_stride + col);
-          }
-        }
-      }
+    const S rstd = active ? a.rstd[row] : S(0);
+    if constexpr (Shape::PREFETCH) {
+      if (row + row_step < a.rows) next.fetch(a, row + row_step, first, step);
+    } else if (Shape::KEEP && active) {
+      now.fetch(a, row, first, step);
     }
     S dot = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      const int col = (i * row_threads + lane) * VEC;
-      const int k = KEEP ? i : 0;
+      const int col = first + i * step;
+      const int k = Shape::KEEP ? i : 0;
       if (active && col < n) {
-        if constexpr (!KEEP) {
-          x[0] = load<T, VEC>(a.x + row * a.x_stride + col);
-          dy[0] = load<T, VEC>(a.dy + row * a.dy_stride + col);
-          if (has_weight) w[0] = load<W, VEC>(a.weight + col);
-        }
+        if constexpr (!Shape::KEEP) now.fetch(a, row, col, 0);
+        const Values<S, VEC> x = unpack<S>(now.x[k]), dy = unpack<S>(now.dy[k]);
+        const Values<S, VEC> g = weighted<S, W, VEC>(dy, a.weight, col);
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
-          const S xhat = to_stat(x[k].v[v]) * rstd;
-          dot += weighted<T, W, VEC>(dy[k], w[k], v, has_weight) * xhat;
-          acc[i][v] += to_stat(dy[k].v[v]) * xhat;
+          const S xhat = x.v[v] * rstd;
+          dot += g.v[v] * xhat;
+          acc[i][v] += dy.v[v] * xhat;
         }
       }
     }
-    const S mean = row_sum<ROW_IS_BLOCK>(dot, row_threads, scratch[parity]) * inv_n;
+    const S mean = row_sum<Shape::MULTI_WARP>(dot, row_threads, scratch[parity]) * inv_n;
     if (active && a.dx) {
       T* dx = a.dx + row * a.n;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
-        const int col = (i * row_threads + lane) * VEC;
-        const int k = KEEP ? i : 0;
+        const int col = first + i * step;
+        const int k = Shape::KEEP ? i : 0;
         if (col < n) {
-          if constexpr (!KEEP) {
-            x[0] = load<T, VEC>(a.x + row * a.x_stride + col);
-            dy[0] = load<T, VEC>(a.dy + row * a.dy_stride + col);
-            if (has_weight) w[0] = load<W, VEC>(a.weight + col);
-          }
-          Pack<T, VEC> out;
-#pragma unroll
-          for (int v = 0; v < VEC; ++v) {
-            const S xhat = to_stat(x[k].v[v]) * rstd;
-            const S g = weighted<T, W, VEC>(dy[k], w[k], v, has_weight);
-            out.v[v] = round_to<T, S>(rstd * (g - xhat * mean));
-          }
-          store<T, VEC>(dx + col, out);
+          if constexpr (!Shape::KEEP) now.fetch(a, row, col, 0);
+          const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(now.dy[k]), a.weight, col);
+          store<T, VEC>(dx + col, gradient<T>(unpack<S>(now.x[k]), g, rstd, mean));
         }
       }
     }
-    rstd = next_rstd;
-    if constexpr (KEEP) {
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        x[i] = next_x[i];
-        dy[i] = next_dy[i];
-      }
-    }
+    if constexpr (Shape::PREFETCH) now = next;
   }
-
-  if (!a.partial) return;
-  S* partial = a.partial + static_cast<int64_t>(blockIdx.x) * a.n;
-  if constexpr (ROW_IS_BLOCK) {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const int col = (i * row_threads + lane) * VEC;
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        if (col < n) partial[col + v] = acc[i][v];
-      }
-    }
-  } else {
-    extern __shared__ __align__(16) unsigned char shared[];
-    S* sums = reinterpret_cast<S*>(shared);
-    for (int g = 0; g < groups; ++g) {
-      if (g == group) {
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-          const int col = (i * row_threads + lane) * VEC;
-#pragma unroll
-          for (int v = 0; v < VEC; ++v) {
-            if (col < n) sums[col + v] = g ? sums[col + v] + acc[i][v] : acc[i][v];
-          }
-        }
-      }
-      __syncthreads();
-    }
-    for (int col = threadIdx.x; col < n; col += blockDim.x) partial[col] = sums[col];
-  }
+  if (a.partial) write_partial<T, Shape>(acc, a.partial + static_cast<int64_t>(blockIdx.x) * a.n,
+                                         n, row_threads);
 }
 
 // Owns one row of any length; reads x and dy twice; writes dx.
@@ -180,33 +197,25 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W>
   const T* x = a.x + row * a.x_stride;
   const T* dy = a.dy + row * a.dy_stride;
   const S rstd = a.rstd[row];
-  const bool has_weight = a.weight != nullptr;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * VEC;
   const int64_t step = static_cast<int64_t>(blockDim.x) * VEC;
-  Pack<W, VEC> w = {};
 
   S dot = 0;
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
-    const Pack<T, VEC> px = load<T, VEC>(x + col), pdy = load<T, VEC>(dy + col);
-    if (has_weight) w = load<W, VEC>(a.weight + col);
+    const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
+    const Values<S, VEC> g =
+        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      dot += weighted<T, W, VEC>(pdy, w, v, has_weight) * (to_stat(px.v[v]) * rstd);
-    }
+    for (int v = 0; v < VEC; ++v) dot += g.v[v] * (px.v[v] * rstd);
   }
   const S mean = row_sum<true>(dot, blockDim.x, scratch) / static_cast<S>(a.n);
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
-    const Pack<T, VEC> px = load<T, VEC>(x + col), pdy = load<T, VEC>(dy + col);
-    if (has_weight) w = load<W, VEC>(a.weight + col);
-    Pack<T, VEC> out;
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      const S g = weighted<T, W, VEC>(pdy, w, v, has_weight);
-      out.v[v] = round_to<T, S>(rstd * (g - to_stat(px.v[v]) * rstd * mean));
-    }
-    store<T, VEC>(a.dx + row * a.n + col, out);
+    const Values<S, VEC> g =
+        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+    store<T, VEC>(a.dx + row * a.n + col,
+                  gradient<T>(unpack<S>(load<T, VEC>(x + col)), g, rstd, mean));
   }
 }
 
@@ -220,10 +229,10 @@ __global__ void bwd_long_dweight_kernel(BwdArgs<T, W> a) {
 #pragma unroll 4
   for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
     const S rstd = a.rstd[row];
-    const Pack<T, VEC> px = load<T, VEC>(a.x + row * a.x_stride + col);
-    const Pack<T, VEC> pdy = load<T, VEC>(a.dy + row * a.dy_stride + col);
+    const Values<S, VEC> x = unpack<S>(load<T, VEC>(a.x + row * a.x_stride + col));
+    const Values<S, VEC> dy = unpack<S>(load<T, VEC>(a.dy + row * a.dy_stride + col));
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) acc[v] += to_stat(pdy.v[v]) * (to_stat(px.v[v]) * rstd);
+    for (int v = 0; v < VEC; ++v) acc[v] += dy.v[v] * (x.v[v] * rstd);
   }
 #pragma unroll
   for (int v = 0; v < VEC; ++v) a.partial[blockIdx.y * a.n + col + v] = acc[v];

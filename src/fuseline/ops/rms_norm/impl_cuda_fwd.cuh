@@ -22,18 +22,24 @@ template <typename T, typename W, int VEC>
 __device__ __forceinline__ Pack<T, VEC> normalise(const Pack<T, VEC>& x, Stat<T> rstd,
                                                   const W* weight) {
   using S = Stat<T>;
-  Pack<T, VEC> y;
+  Values<S, VEC> y = unpack<S>(x);
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) y.v[v] *= rstd;
   if (weight) {
-    const Pack<W, VEC> w = load<W, VEC>(weight);
+    const Values<S, VEC> w = unpack<S>(load<W, VEC>(weight));
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      y.v[v] = round_to<T, S>(to_stat(x.v[v]) * rstd * static_cast<S>(to_stat(w.v[v])));
-    }
-  } else {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) y.v[v] = round_to<T, S>(to_stat(x.v[v]) * rstd);
+    for (int v = 0; v < VEC; ++v) y.v[v] *= w.v[v];
   }
-  return y;
+  return pack<T>(y);
+}
+
+template <typename T, int VEC>
+__device__ __forceinline__ Stat<T> square_sum(const Pack<T, VEC>& p) {
+  const Values<Stat<T>, VEC> x = unpack<Stat<T>>(p);
+  Stat<T> sum = 0;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) sum += x.v[v] * x.v[v];
+  return sum;
 }
 
 // Sum of squares in fp64 of the elements of one thread: the rare second look reads x again.
@@ -81,10 +87,7 @@ __global__ void __launch_bounds__(ROW_IS_BLOCK ? kMaxBlock : kSmallBlock, 1)
   S sum = 0;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    if ((i * row_threads + lane) * VEC < n) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) sum += to_stat(packs[i].v[v]) * to_stat(packs[i].v[v]);
-    }
+    if ((i * row_threads + lane) * VEC < n) sum += square_sum(packs[i]);
   }
   sum = row_sum<ROW_IS_BLOCK>(sum, row_threads, scratch);
   const S mean_square = sum / static_cast<S>(a.n) + static_cast<S>(a.eps);
@@ -128,9 +131,7 @@ __global__ void __launch_bounds__(kMaxBlock, 1) fwd_long_kernel(FwdArgs<T, W> a)
   S sum = 0;
 #pragma unroll 4
   for (int64_t col = first; col < a.n; col += step) {
-    const Pack<T, VEC> p = load<T, VEC>(x + col);
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) sum += to_stat(p.v[v]) * to_stat(p.v[v]);
+    sum += square_sum(load<T, VEC>(x + col));
   }
   sum = row_sum<true>(sum, blockDim.x, scratch);
   const S mean_square = sum / static_cast<S>(a.n) + static_cast<S>(a.eps);

@@ -11,7 +11,7 @@
 namespace fuseline::rms_norm {
 namespace {
 
-constexpr int kPartialTarget = 4;  // blocks an SM for the column kernel of long rows
+constexpr int kMidBlock = 256;
 
 int pow2_at_least(int64_t v) {
   int p = 1;
@@ -70,132 +70,125 @@ cudaError_t fwd_typed(const FwdProblem& p) {
   return cudaGetLastError();
 }
 
-// One backward regime: how many threads a row, how many rows a block, how many blocks.
-struct BwdPlan {
-  int row_threads;
-  int threads;
-  int64_t blocks;
-};
+struct Long {};  // rows that no block can hold
 
-enum class BwdRegime { kWarp1, kWarp2, kBlock2, kBlock8, kReload4, kReload8, kReload16, kLong };
-
-// Accumulators cost 4 bytes (fp64: 8) a column a thread: what fits 64 registers at 1024 threads.
-template <typename T, int VEC>
-BwdRegime bwd_regime(int64_t packs) {
-  if (packs <= kWarp) return BwdRegime::kWarp1;
-  if (packs <= 2 * kWarp) return BwdRegime::kWarp2;
+// Calls f with the BwdShape for rows of `packs` accesses, or with Long. Chosen on an H200 by the
+// table in the operator's README: enough warps an SM to hide latency beats loading ahead, and
+// accumulators (one register a column) must leave room for them.
+template <typename T, int VEC, typename F>
+auto with_bwd_shape(int64_t packs, const F& f) {
+  constexpr bool kDouble = sizeof(T) == 8;
+  if (packs <= kWarp) return f(BwdShape<VEC, 1, false, true, true, kMidBlock, 1>{});
+  if (packs <= 2 * kWarp) return f(BwdShape<VEC, 2, false, true, false, kMidBlock, 1>{});
   if constexpr (VEC == 1) {
-    if (packs <= 8 * kMaxBlock / 2) return BwdRegime::kBlock8;
-    if (packs <= (sizeof(T) == 8 ? 8 : 16) * kMaxBlock) {
-      return sizeof(T) == 8 ? BwdRegime::kReload8 : BwdRegime::kReload16;
-    }
+    if (packs <= 8 * kMidBlock) return f(BwdShape<VEC, 8, true, true, false, kMidBlock, 2>{});
+    if (packs <= 8 * kMaxBlock) return f(BwdShape<VEC, 8, true, !kDouble, false, kMaxBlock, 1>{});
   } else {
-    if (packs <= 2 * kMaxBlock / 2) return BwdRegime::kBlock2;
-    if (packs <= 4 * kMaxBlock) return BwdRegime::kReload4;
-    if (VEC <= 4 && packs <= 8 * kMaxBlock) return BwdRegime::kReload8;
+    if (packs <= 2 * kMidBlock) return f(BwdShape<VEC, 2, true, true, false, kMidBlock, 3>{});
+    if (packs <= 4 * kMidBlock * 2) return f(BwdShape<VEC, 4, true, false, false, 2 * kMidBlock, 2>{});
+    if (packs <= 4 * kMaxBlock) return f(BwdShape<VEC, 4, true, false, false, kMaxBlock, 1>{});
   }
-  return BwdRegime::kLong;
+  return f(Long{});
 }
 
-template <typename T, typename W, int VEC, int ITEMS, bool ROW_IS_BLOCK, bool KEEP>
-BwdPlan bwd_plan(int64_t packs, int64_t rows, int sms) {
-  BwdPlan plan{};
-  plan.row_threads = ROW_IS_BLOCK ? block_for(packs, ITEMS) : std::min(kWarp, pow2_at_least(packs));
-  plan.threads = ROW_IS_BLOCK ? plan.row_threads : kSmallBlock;
-  int per_sm = 1;
-  cudaOccupancyMaxActiveBlocksPerMultiprocessor(
-      &per_sm, bwd_kernel<T, W, VEC, ITEMS, ROW_IS_BLOCK, KEEP>, plan.threads, 0);
-  const int64_t rows_a_block = plan.threads / plan.row_threads;
-  plan.blocks = std::max<int64_t>(
-      1, std::min<int64_t>(static_cast<int64_t>(sms) * std::max(per_sm, 1), ceil_div(rows, rows_a_block)));
-  return plan;
+template <typename Shape>
+int row_threads_of(int64_t packs) {
+  return Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : std::min(kWarp, pow2_at_least(packs));
 }
 
-template <typename T, typename W>
-void finish(const BwdProblem& p, int64_t parts) {
-  const dim3 threads(kWarp, kWarp / 2);
-  bwd_finish_kernel<Stat<T>, W><<<static_cast<unsigned>(ceil_div(p.n, kWarp)), threads, 0, p.stream>>>(
-      static_cast<const Stat<T>*>(p.partial), parts, p.n, static_cast<W*>(p.dweight));
+// Threads of a block: whole rows, as near to kMidBlock as they come.
+template <typename Shape>
+int threads_of(int row_threads) {
+  return std::max(row_threads, kMidBlock / row_threads * row_threads);
 }
 
-// `sms` > 0: only tell the number of partial rows. Else launch, with the buffer of that many.
-template <typename T, typename W, int VEC, int ITEMS, bool ROW_IS_BLOCK, bool KEEP>
-int64_t bwd_run(const BwdArgs<T, W>& a, int64_t packs, const BwdProblem& p, int sms) {
-  if (sms) return bwd_plan<T, W, VEC, ITEMS, ROW_IS_BLOCK, KEEP>(packs, a.rows, sms).blocks;
-  const int row_threads =
-      ROW_IS_BLOCK ? block_for(packs, ITEMS) : std::min(kWarp, pow2_at_least(packs));
-  const int threads = ROW_IS_BLOCK ? row_threads : kSmallBlock;
-  const size_t shared = ROW_IS_BLOCK || !a.partial ? 0 : static_cast<size_t>(a.n) * sizeof(Stat<T>);
-  if (a.rows == 0) return p.parts;
-  bwd_kernel<T, W, VEC, ITEMS, ROW_IS_BLOCK, KEEP>
-      <<<static_cast<unsigned>(p.parts), threads, shared, p.stream>>>(a, row_threads);
-  return p.parts;
+// Column tiles of the kernels for long rows, and the blocks that share the rows of each.
+constexpr int kTileThreads = 256;
+constexpr int kTileBlocksPerSm = 4;
+template <int VEC>
+int64_t column_tiles(int64_t n) {
+  return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
 }
 
 template <typename T, typename W, int VEC>
-int64_t bwd_long(const BwdArgs<T, W>& a, const BwdProblem& p, int sms) {
-  constexpr int kThreads = 256;
-  const int64_t tiles = ceil_div(a.n, static_cast<int64_t>(kThreads) * VEC);
-  if (sms) return std::max<int64_t>(1, std::min<int64_t>(a.rows, ceil_div(sms * kPartialTarget, tiles)));
-  if (a.rows == 0) return p.parts;
-  if (a.dx) {
-    bwd_long_dx_kernel<T, W, VEC><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
-  }
-  if (a.partial) {
-    const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(p.parts));
-    bwd_long_dweight_kernel<T, W, VEC><<<grid, kThreads, 0, p.stream>>>(a);
-  }
-  return p.parts;
+int64_t parts_by_length(const BwdProblem& p, int sms) {
+  const int64_t packs = ceil_div(p.n, VEC);
+  return with_bwd_shape<T, VEC>(packs, [&](auto shape) -> int64_t {
+    using Shape = decltype(shape);
+    int64_t blocks, most;
+    if constexpr (std::is_same_v<Shape, Long>) {
+      blocks = p.rows;
+      most = ceil_div(sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
+    } else {
+      const int row_threads = row_threads_of<Shape>(packs);
+      const int threads = threads_of<Shape>(row_threads);
+      int per_sm = 1;
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, bwd_kernel<T, W, Shape>, threads, 0);
+      blocks = ceil_div(p.rows, threads / row_threads);
+      most = static_cast<int64_t>(sms) * std::max(per_sm, 1);
+    }
+    return std::max<int64_t>(1, std::min(blocks, most));
+  });
 }
 
 template <typename T, typename W, int VEC>
-int64_t bwd_by_length(const BwdArgs<T, W>& a, const BwdProblem& p, int sms) {
+void bwd_by_length(const BwdArgs<T, W>& a, const BwdProblem& p) {
   const int64_t packs = ceil_div(a.n, VEC);
-  switch (bwd_regime<T, VEC>(packs)) {
-    case BwdRegime::kWarp1: return bwd_run<T, W, VEC, 1, false, true>(a, packs, p, sms);
-    case BwdRegime::kWarp2: return bwd_run<T, W, VEC, 2, false, true>(a, packs, p, sms);
-    case BwdRegime::kBlock2:
-      if constexpr (VEC > 1) return bwd_run<T, W, VEC, 2, true, true>(a, packs, p, sms);
-      break;
-    case BwdRegime::kBlock8:
-      if constexpr (VEC == 1) return bwd_run<T, W, VEC, 8, true, true>(a, packs, p, sms);
-      break;
-    case BwdRegime::kReload4:
-      if constexpr (VEC > 1) return bwd_run<T, W, VEC, 4, true, false>(a, packs, p, sms);
-      break;
-    case BwdRegime::kReload8:
-      if constexpr (VEC <= 4 && (VEC > 1 || sizeof(T) == 8)) {
-        return bwd_run<T, W, VEC, 8, true, false>(a, packs, p, sms);
+  const auto parts = static_cast<unsigned>(p.parts);
+  with_bwd_shape<T, VEC>(packs, [&](auto shape) {
+    using Shape = decltype(shape);
+    if constexpr (std::is_same_v<Shape, Long>) {
+      if (a.dx) {
+        bwd_long_dx_kernel<T, W, VEC>
+            <<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
       }
-      break;
-    case BwdRegime::kReload16:
-      if constexpr (VEC == 1 && sizeof(T) < 8) {
-        return bwd_run<T, W, VEC, 16, true, false>(a, packs, p, sms);
+      if (a.partial) {
+        const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), parts);
+        bwd_long_dweight_kernel<T, W, VEC><<<grid, kTileThreads, 0, p.stream>>>(a);
       }
-      break;
-    case BwdRegime::kLong: break;
-  }
-  return bwd_long<T, W, VEC>(a, p, sms);
+    } else {
+      const int row_threads = row_threads_of<Shape>(packs);
+      const int threads = threads_of<Shape>(row_threads);
+      const bool shared = a.partial && threads > row_threads;
+      bwd_kernel<T, W, Shape><<<parts, threads, shared ? a.n * sizeof(Stat<T>) : 0, p.stream>>>(
+          a, row_threads);
+    }
+  });
 }
 
 template <typename T, typename W>
-int64_t bwd_typed(const BwdProblem& p, int sms) {
-  const BwdArgs<T, W> a{static_cast<const T*>(p.dy),
-                        static_cast<const T*>(p.x),
-                        static_cast<const W*>(p.weight),
-                        static_cast<const Stat<T>*>(p.rstd),
-                        static_cast<T*>(p.dx),
-                        static_cast<Stat<T>*>(p.partial),
-                        p.rows,
-                        p.dy_stride,
-                        p.x_stride,
-                        p.n};
-  const bool wide = aligned<T>(p.x, p.x_stride) && aligned<T>(p.dy, p.dy_stride) &&
-                    aligned<T>(p.dx, p.n) && aligned<T>(p.weight, 0);
-  const int64_t parts =
-      wide ? bwd_by_length<T, W, kVec<T>>(a, p, sms) : bwd_by_length<T, W, 1>(a, p, sms);
-  if (!sms && p.dweight) finish<T, W>(p, p.rows ? parts : 0);
-  return parts;
+bool bwd_is_wide(const BwdProblem& p) {
+  return aligned<T>(p.x, p.x_stride) && aligned<T>(p.dy, p.dy_stride) && aligned<T>(p.dx, p.n) &&
+         aligned<T>(p.weight, 0);
+}
+
+template <typename T, typename W>
+int64_t parts_typed(const BwdProblem& p, int sms) {
+  return bwd_is_wide<T, W>(p) ? parts_by_length<T, W, kVec<T>>(p, sms)
+                              : parts_by_length<T, W, 1>(p, sms);
+}
+
+template <typename T, typename W>
+void bwd_typed(const BwdProblem& p) {
+  using S = Stat<T>;
+  if (p.rows) {
+    const BwdArgs<T, W> a{static_cast<const T*>(p.dy),
+                          static_cast<const T*>(p.x),
+                          static_cast<const W*>(p.weight),
+                          static_cast<const S*>(p.rstd),
+                          static_cast<T*>(p.dx),
+                          static_cast<S*>(p.partial),
+                          p.rows,
+                          p.dy_stride,
+                          p.x_stride,
+                          p.n};
+    bwd_is_wide<T, W>(p) ? bwd_by_length<T, W, kVec<T>>(a, p) : bwd_by_length<T, W, 1>(a, p);
+  }
+  if (p.dweight) {
+    const auto tiles = static_cast<unsigned>(ceil_div(p.n, kWarp));
+    bwd_finish_kernel<S, W><<<tiles, dim3(kWarp, kWarp), 0, p.stream>>>(
+        static_cast<const S*>(p.partial), p.rows ? p.parts : 0, p.n, static_cast<W*>(p.dweight));
+  }
 }
 
 }  // namespace
@@ -207,14 +200,14 @@ cudaError_t launch_fwd(const FwdProblem& p) {
 
 template <typename T>
 cudaError_t launch_bwd(const BwdProblem& p) {
-  p.weight_type == WeightType::kSame ? bwd_typed<T, T>(p, 0) : bwd_typed<T, float>(p, 0);
+  p.weight_type == WeightType::kSame ? bwd_typed<T, T>(p) : bwd_typed<T, float>(p);
   return cudaGetLastError();
 }
 
 template <typename T>
-int64_t bwd_parts(const BwdProblem& p, int sm_count) {
-  return p.weight_type == WeightType::kSame ? bwd_typed<T, T>(p, sm_count)
-                                            : bwd_typed<T, float>(p, sm_count);
+int64_t bwd_parts(const BwdProblem& p, int sms) {
+  return p.weight_type == WeightType::kSame ? parts_typed<T, T>(p, sms)
+                                            : parts_typed<T, float>(p, sms);
 }
 
 }  // namespace fuseline::rms_norm

@@ -38,13 +38,15 @@ def _float64(bits):
 
 
 @triton.jit
+def _divide(a, b):
+    """a / b correctly rounded, as fp64 always is; the plain fp32 division is 2 ULP off."""
+    return a / b if a.dtype == tl.float64 else tl.div_rn(a, b)
+
+
+@triton.jit
 def _inverse_sqrt(a):
     """1 / sqrt(a), both steps correctly rounded; the hardware's rsqrt is 2 ULP off."""
-    if a.dtype == tl.float64:
-        r = 1.0 / tl.sqrt(a)
-    else:
-        r = tl.div_rn(1.0, tl.sqrt_rn(a))
-    return r
+    return 1.0 / tl.sqrt(a) if a.dtype == tl.float64 else tl.div_rn(1.0, tl.sqrt_rn(a))
 
 
 @triton.jit
@@ -63,10 +65,11 @@ def _second_look(
 
     fp64 holds the square of every fp32; fp64 rows are first scaled by a power of two.
     """
+    acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     width = n_cols // VEC * VEC
     x_rows = x_ptr + rows[:, None] * (x_stride // VEC * VEC)
     scale = tl.full((ROWS,), 1.0, tl.float64)
-    if x_ptr.dtype.element_ty == tl.float64:
+    if acc == tl.float64:
         scale = tl.where(mean < 1.0, _UP, _DOWN)
     squares = tl.zeros((ROWS, BLOCK), tl.float64)
     for start in range(0, n_cols, BLOCK):
@@ -83,9 +86,9 @@ def _second_look(
         if w_ptr is not None:
             y *= tl.load(w_ptr + cols, cols < width, other=0.0).to(tl.float64)[None, :]
         y_ptrs = y_ptr + rows[:, None] * width + cols[None, :]
-        tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask)
+        tl.store(y_ptrs, y.to(acc).to(y_ptr.dtype.element_ty), mask)
     if rstd_ptr is not None:
-        tl.store(rstd_ptr + rows, (r * scale).to(rstd_ptr.dtype.element_ty), again)
+        tl.store(rstd_ptr + rows, (r * scale).to(acc), again)
 
 
 @triton.jit(do_not_specialize=_FWD_COUNTS)
@@ -103,7 +106,7 @@ def _fwd_kernel(
     mask = live[:, None] & (cols < width)[None, :]
     x_ptrs = x_ptr + rows[:, None] * (x_stride // VEC * VEC) + cols[None, :]
     x = tl.load(x_ptrs, mask, other=0.0, eviction_policy="evict_first").to(acc)
-    mean = tl.sum(x * x, 1) / n_cols + eps.to(acc)
+    mean = _divide(tl.sum(x * x, 1), tl.cast(n_cols, acc)) + eps.to(acc)
     good = live & _in_range(mean)
     rstd = _inverse_sqrt(mean)
     y = x * rstd[:, None]
@@ -139,7 +142,7 @@ def _fwd_long_kernel(
         cols = start + tl.arange(0, BLOCK)
         x = tl.load(x_row + cols, cols < width, other=0.0).to(acc)
         squares += x * x
-    mean = tl.sum(squares, 0) / n_cols + eps.to(acc)
+    mean = _divide(tl.sum(squares, 0), tl.cast(n_cols, acc)) + eps.to(acc)
     if _in_range(mean):
         rstd = _inverse_sqrt(mean)
         if rstd_ptr is not None:
@@ -283,8 +286,9 @@ class _Tile(NamedTuple):
     stages: int = 1
 
 
-# By bytes of an element; a row longer than the last tile is read in blocks. Chosen by reasoning
-# (no spills, at least 48 KiB of loads in flight per SM), not yet tuned on a GPU.
+# By bytes of an element; a row longer than the last tile is read in blocks. Chosen by reasoning,
+# not yet tuned on a GPU: no spills up to 8192 fp32 columns, 32 KiB or more of loads in flight on
+# each SM, enough programs that one reduces while others load.
 _FWD_TILES = {
     2: (_Tile(4096, 4), _Tile(8192, 8), _Tile(16384, 16), _Tile(32768, 32)),
     4: (_Tile(4096, 4), _Tile(8192, 8), _Tile(16384, 16), _Tile(32768, 32)),
@@ -298,7 +302,7 @@ _BWD_TILES = {
 _LONG = {"BLOCK": 4096, "num_warps": 8}
 _DWEIGHT_LONG = {"ROWS": 16, "BLOCK": 256, "num_warps": 8}
 _FINISH = {"ROWS": 128, "BLOCK": 32, "num_warps": 8}
-# Registers of the backward kernels allow this many; the persistent grid is one wave of them.
+# What 64 registers a thread allow; the persistent backward grid is one wave of them.
 _BWD_WARPS_PER_SM = 32
 
 
@@ -428,6 +432,6 @@ def bwd(
         return dx, None
     dweight = weight.new_empty((n_cols,))
     if n_cols > 0:
-        grid = (triton.cdiv(n_cols, _FINISH["BLOCK"]),)
-        _launch(wrap, _finish_kernel, grid, partial, dweight, n_partials, n_cols, **_FINISH)
+        columns = triton.cdiv(n_cols, _FINISH["BLOCK"])
+        _launch(wrap, _finish_kernel, (columns,), partial, dweight, n_partials, n_cols, **_FINISH)
     return dx, dweight

@@ -1,0 +1,68 @@
+# make demo | test | lint | gpu-test | wheel | clean. Each sets up what it needs in .venv;
+# VENV=0 uses the Python in PATH as it is, without network (a machine that has torch already).
+
+VENV ?= .venv
+PYTHON ?= python3
+OUT ?= out/demo
+DEV := lab,dev
+
+# Kernels for the GPUs that are here; without one for Hopper, so that they are at least compiled.
+GPU_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u | paste -sd';')
+export FUSELINE_CUDA_ARCHS ?= $(or $(GPU_ARCHS),90)
+
+NATIVE := CMakeLists.txt pyproject.toml $(shell find src -name '*.c*' -path '*impl_*' -o -name '*.h*' -path '*src*' -o -path '*core/cpp/*.cpp')
+
+ifeq ($(VENV),0)
+  STAMP := build/.make
+  BIN :=
+  PY := $(PYTHON)
+else
+  STAMP := $(VENV)/.make
+  BIN := $(CURDIR)/$(VENV)/bin/
+  PY := $(BIN)python
+endif
+export PATH := $(BIN:%/=%):$(PATH)
+
+.PHONY: demo test lint gpu-test wheel clean
+
+demo: $(STAMP)/lab
+	$(PY) -m fuselab check rms_norm --level quick
+	$(PY) -m fuselab run rms_norm --suite quick --out $(OUT)
+	$(PY) -m fuselab report $(OUT)
+
+test: $(STAMP)/dev
+	$(PY) -m pytest -m "not gpu"
+
+gpu-test: $(STAMP)/dev
+	$(PY) -c "import sys, torch; torch.cuda.is_available() or sys.exit('gpu-test: torch sees no GPU')"
+	$(PY) -m pytest -m gpu
+
+lint: $(STAMP)/dev
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	git ls-files '*.cpp' '*.cu' '*.cuh' '*.h' | xargs clang-format --dry-run -Werror
+	$(PY) -m mypy
+	lint-imports
+
+wheel: $(STAMP)/lab
+	FUSELINE_CUDA_ARCHS=$(WHEEL_ARCHS) $(PY) -m pip wheel --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf build dist out compile_commands.json $(filter-out 0,$(VENV))
+
+ifeq ($(VENV),0)
+$(STAMP)/lab $(STAMP)/dev: $(NATIVE)
+	$(PY) -m pip install -q --no-build-isolation --no-deps --no-index -e .
+	@mkdir -p $(STAMP) && touch $(STAMP)/lab $(STAMP)/dev
+else
+$(PY):
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP)/build: $(PY) constraints.txt
+	$(PY) -m pip install -q -c constraints.txt torch scikit-build-core cmake ninja
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/lab $(STAMP)/dev: $(STAMP)/%: $(STAMP)/build $(NATIVE)
+	$(PY) -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(if $(filter dev,$*),$(DEV),lab)]'
+	@touch $@
+endif

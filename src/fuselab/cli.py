@@ -1,0 +1,167 @@
+"""The command line: verbs, their options, and one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from fuselab.plan import Filters
+
+INTERRUPTED = 130
+
+Command = Callable[..., Any]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="fuseline", prog_name="fuselab")
+def cli() -> None:
+    """Check, measure and compare operators: ours, or your own from a Python file."""
+
+
+def command() -> int:
+    """Run the command line; return 0 ok, 1 failed, 2 usage, 3 no data, 130 interrupted."""
+    from fuselab.plan import PlanError
+    from fuselab.runner import WorkerError
+    from fuselab.store import StoreError
+    from fuselab.worker.specs import SpecError
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        return int(cli.main(standalone_mode=False) or 0)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (PlanError, SpecError) as error:
+        return _fail(error, 2)
+    except (StoreError, WorkerError) as error:
+        return _fail(error, 3)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; the same command goes on from here", err=True)
+        return INTERRUPTED
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _fail(error: Exception, code: int) -> int:
+    click.echo(f"error: {error}", err=True)
+    return code
+
+
+targets = click.argument("targets", metavar="[OP_OR_FILE]...", nargs=-1)
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+device = click.option("--device", metavar="cpu|cuda|cuda:N", help="Default: cuda if there is one.")
+timeout = click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    show_default=True,
+    help="Seconds one step may take; compiling may take 5 times as long.",
+)
+
+
+def filters(verb: Command) -> Command:
+    """Add the options that choose cells."""
+    for name, text in (
+        ("case", "Problem size by name; may be repeated."),
+        ("dtype", "fp64, fp32, fp16, bf16 or torch's name; may be repeated."),
+        ("impl", "Implementation by name; may be repeated."),
+    ):
+        verb = click.option(f"--{name}", f"{name}s", multiple=True, help=text)(verb)
+    return verb
+
+
+@cli.command("list")
+@targets
+@as_json
+def list_(targets: tuple[str, ...], as_json: bool) -> int:
+    """List operators with their implementations, suites, dtypes and cases."""
+    from fuselab.commands import list as verb
+
+    return verb.run(targets, as_json=as_json)
+
+
+@cli.command()
+@targets
+@filters
+@device
+@click.option("--level", type=click.Choice(["quick", "standard"]), default="standard")
+@timeout
+@as_json
+def check(
+    targets: tuple[str, ...],
+    impls: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cases: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Check implementations against fp64 references, in every direction and layout."""
+    from fuselab.commands import check as verb
+
+    return verb.run(targets, Filters(impls=impls, dtypes=dtypes, cases=cases), **options)
+
+
+@cli.command()
+@targets
+@filters
+@click.option("--suite", metavar="NAME", help="Default: quick where the operator has it.")
+@click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
+@click.option("--out", metavar="DIR", default="out/run", show_default=True, help="Where to store.")
+@device
+@timeout
+@as_json
+def run(
+    targets: tuple[str, ...],
+    impls: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cases: tuple[str, ...],
+    suite: str | None,
+    directions: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Measure implementations, and resume where an earlier run of the same DIR stopped."""
+    from fuselab.commands import run as verb
+
+    return verb.run(targets, Filters(suite, impls, dtypes, cases, directions), **options)
+
+
+@cli.command()
+@click.argument("run", metavar="RUN")
+@click.option("--html", "page", metavar="PATH", help="Default: RUN/report.html.")
+@click.option("--markdown", metavar="PATH", help="Default: RUN/report.md.")
+@click.option("--picture", metavar="PATH.svg", help="Bandwidth over size, as a file of its own.")
+@click.option("--op", help="Operator of the picture; default: the first.")
+@click.option("--dtype", help="Dtype of the picture; default: the first.")
+@as_json
+def report(run: str, **options: Any) -> int:
+    """Write the report of a run: one HTML page and the same tables as Markdown."""
+    from fuselab.commands import report as verb
+
+    return verb.run(run, **options)
+
+
+@cli.command()
+@click.argument("run", metavar="RUN")
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl")
+def export(run: str, form: str) -> int:
+    """Print one flat record a cell."""
+    from fuselab.commands import export as verb
+
+    return verb.run(run, form)
+
+
+@cli.command()
+@device
+@as_json
+def doctor(**options: Any) -> int:
+    """Say what works on this machine, what does not, why, and what would mend it."""
+    from fuselab.commands import doctor as verb
+
+    return verb.run(**options)

@@ -1,0 +1,1 @@
+"""The verbs: one file each, `run(...)` returns the exit code."""

@@ -1,0 +1,115 @@
+"""fuselab check: is every implementation right? Each is asked in a process it may crash."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fuselab.commands import exits, select
+from fuselab.commands.progress import Steps
+from fuselab.plan import Filters, expand
+from fuselab.runner import Worker
+from fuselab.worker import process
+from fuseline.core.spec import OpSpec
+from fuseline.testing import CheckReport
+
+# The checker asks an implementation everything in one go.
+PATIENCE = 10
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found out about one implementation; `death` says how its process ended, or ""."""
+
+    op: str
+    impl: str
+    report: CheckReport | None
+    death: str = ""
+
+    @property
+    def failures(self) -> list[str]:
+        found = [str(f) for f in self.report.failures] if self.report else []
+        return [*found, *([self.death] if self.death else [])]
+
+    @property
+    def asked(self) -> int:
+        return len(self.report.findings) - len(self.report.skipped) if self.report else 0
+
+    @property
+    def summary(self) -> str:
+        if self.failures:
+            return "FAILED"
+        if self.asked:
+            return f"{self.asked} checks ok"
+        skipped = self.report.skipped if self.report else ()
+        return f"skipped: {skipped[0].reason}" if skipped else "nothing to check"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "impl": self.impl,
+            "checks": self.asked,
+            "ok": self.asked > 0 and not self.failures,
+            "summary": self.summary,
+            "failures": self.failures,
+        }
+
+
+def run(
+    targets: Sequence[str],
+    filters: Filters,
+    *,
+    device: str | None = None,
+    level: str = "standard",
+    timeout: float = 120.0,
+    as_json: bool = False,
+) -> int:
+    """Check the implementations; 1 if something is wrong, 3 if nothing could be asked."""
+    chosen = select.device_of(device)
+    found = select.specs_of(targets)
+    todo = _todo(found, replace(filters, device=chosen))
+    options = {
+        "dtypes": select.dtype_names(filters.dtypes),
+        "cases": filters.cases or None,
+        "level": level,
+    }
+    verdicts = []
+    with Worker(process.main, chosen, timeout * PATIENCE) as worker, Steps(len(todo)) as steps:
+        for op, source, impl in todo:
+            verdicts.append(_ask(worker, op, source, impl, options))
+            steps.step(f"{op} {impl}", verdicts[-1].summary)
+    if as_json:
+        print(json.dumps([verdict.as_dict() for verdict in verdicts]))
+    else:
+        _print(verdicts)
+    if any(verdict.failures for verdict in verdicts):
+        return exits.FAILED
+    return exits.OK if any(verdict.asked for verdict in verdicts) else exits.NO_DATA
+
+
+def _todo(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> list[tuple[str, str, str]]:
+    """Return (operator, source, implementation), after the planner has looked at the names."""
+    rows = [
+        replace(select.row(spec, source), impls=tuple(i.name for i in spec.implementations))
+        for source, those in found.items()
+        for spec in those
+    ]
+    groups = expand(rows, filters)
+    return list(dict.fromkeys((g.op, g.source, impl) for g in groups for impl in g.impls))
+
+
+def _ask(worker: Worker, op: str, source: str, impl: str, options: dict[str, Any]) -> Verdict:
+    reply = worker.ask("check", op, source, impl, options)
+    death = f"{reply.death.status}: {reply.death.reason}" if reply.death else ""
+    return Verdict(op, impl, reply.results[0] if reply.results else None, death)
+
+
+def _print(verdicts: Sequence[Verdict]) -> None:
+    for verdict in verdicts:
+        print(f"{verdict.op:<16} {verdict.impl:<12} {verdict.summary}")
+    for verdict in verdicts:
+        for failure in verdict.failures:
+            print(f"{verdict.op} {verdict.impl}: {failure}", file=sys.stderr)

@@ -1,0 +1,125 @@
+"""fuselab doctor: what works on this machine, what does not, why, and the remedy."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from fuselab import environment
+from fuselab.commands import exits, select
+from fuselab.runner import Worker, WorkerError
+from fuselab.worker import process
+from fuseline.core import native
+
+# The binary holds a static CUDA 13 runtime, which needs this driver or a newer one.
+DRIVER_FLOOR = 580
+GOOD, NOTE, BAD = "ok", "note", "bad"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One finding; `state` is ok, note (something is absent) or bad (something is broken)."""
+
+    name: str
+    state: str
+    text: str
+    remedy: str = ""
+
+
+def run(*, device: str | None = None, as_json: bool = False) -> int:
+    """Print the findings; 1 if one of them is bad."""
+    chosen = select.device_of(device)
+    items = [*_binary(), *_software(), *_driver()]
+    facts: dict[str, Any] = {}
+    with Worker(process.main, chosen) as worker:
+        try:
+            reply = worker.ask("selftest")
+            facts = worker.environment
+            reason = reply.death.reason if reply.death else ""
+            items.append(_timer(chosen, reply.results[0] if reply.results else {}, reason))
+        except WorkerError as error:
+            items.append(Item("worker", BAD, str(error), "run again with --device cpu"))
+    if as_json:
+        print(json.dumps({"items": [asdict(item) for item in items], "environment": facts}))
+    else:
+        _print(items, facts)
+    return exits.FAILED if any(item.state == BAD for item in items) else exits.OK
+
+
+def _binary() -> Iterator[Item]:
+    found = native.status()
+    if found.state != "loaded":
+        state = BAD if found.state == "broken" else NOTE
+        yield Item("binary", state, f"{found.state}: {found.cause}", found.remedy)
+        return
+    build = ", ".join(f"{name} {value}" for name, value in found.build.items() if value)
+    yield Item("binary", GOOD, build)
+    for kind in ("cpu", "cuda"):
+        reason, _, remedy = (found.why_not(kind) or "").partition("; ")
+        yield Item(f"{kind} kernels", NOTE if reason else GOOD, reason or "present", remedy)
+
+
+def _software() -> Iterator[Item]:
+    yield Item("torch", GOOD, f"{torch.__version__}, CUDA {torch.version.cuda or 'not built in'}")
+    triton = environment.version("triton")
+    absent = "not installed: the triton implementations are unsupported"
+    yield Item(
+        "triton", GOOD if triton else NOTE, triton or absent, "" if triton else "pip install triton"
+    )
+    yield _tool(
+        "C++ compiler", ("c++", "g++", "clang++"), "install g++: torch.compile needs it on a CPU"
+    )
+    yield _tool("nvcc", ("nvcc",), "install the CUDA toolkit to build the cuda kernels")
+
+
+def _tool(name: str, programs: tuple[str, ...], remedy: str) -> Item:
+    for program in programs:
+        path = shutil.which(program)
+        if path is None:
+            continue
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+        lines = [line for line in done.stdout.splitlines() if line.strip()]
+        line = next((x for x in lines if "release" in x), lines[0] if lines else program)
+        return Item(name, GOOD, line.strip())
+    return Item(name, NOTE, "not found", remedy)
+
+
+def _driver() -> Iterator[Item]:
+    count = torch.cuda.device_count()
+    version = environment.driver()
+    if not count:
+        yield Item("GPU", NOTE, "none visible: measurements run on the CPU")
+        return
+    yield Item("GPU", GOOD, f"{count} visible")
+    if version is None:
+        yield Item("driver", NOTE, "version unknown: NVML is missing", "pip install nvidia-ml-py")
+        return
+    enough = int(version.split(".")[0]) >= DRIVER_FLOOR
+    floor = f"{version}; the binary's CUDA 13 runtime needs {DRIVER_FLOOR} or newer"
+    yield Item("driver", GOOD if enough else BAD, floor, "" if enough else "install a newer driver")
+
+
+def _timer(device: str, result: dict[str, Any], death: str) -> Item:
+    name = f"timer on {device}"
+    if result.get("ok"):
+        once, twice = result["once_us"], result["twice_us"]
+        text = f"{result['timer']}: {once:.1f} us, twice the work {twice:.1f} us"
+        return Item(name, GOOD, text)
+    remedy = "stop other profilers on the device and other load, then run doctor again"
+    return Item(name, BAD, result.get("reason") or death, remedy)
+
+
+def _print(items: list[Item], facts: dict[str, Any]) -> None:
+    for item in items:
+        print(f"{item.state:<5} {item.name:<14} {item.text}")
+        if item.remedy and item.state != GOOD:
+            print(f"{'':<21}remedy: {item.remedy}")
+    print("\nenvironment")
+    for name, value in facts.items():
+        print(f"  {name:<20} {value}")

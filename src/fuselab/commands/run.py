@@ -1,0 +1,75 @@
+"""fuselab run: measure groups, one transaction each, and resume where a run stopped."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fuselab import metrics, runner
+from fuselab.commands import exits, select
+from fuselab.commands.progress import Steps, outcome
+from fuselab.model import Group, Measurement, Status
+from fuselab.plan import Filters, ceiling_group
+from fuselab.report import build, text
+from fuselab.runner import Worker
+from fuselab.store import Store
+from fuselab.worker import process
+
+LOG = "worker.log"
+FAILURES = (Status.INCORRECT, Status.INVALID, Status.TIMEOUT, Status.CRASHED, Status.ERROR)
+
+
+def run(
+    targets: Sequence[str],
+    filters: Filters,
+    out: str,
+    *,
+    device: str | None = None,
+    timeout: float = 120.0,
+    as_json: bool = False,
+) -> int:
+    """Measure what is not stored yet, print the table; 1 if a cell failed, 3 if none has a time."""
+    chosen = select.device_of(device)
+    found = select.specs_of(targets)
+    wanted = select.groups(found, replace(filters, device=chosen))
+    plan = (ceiling_group(chosen), *wanted)
+    with Store.open(out) as store:
+        todo = [replace(group, impls=left) for group in plan if (left := store.missing(group))]
+        total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
+        _say(f"{total} cells on {chosen}; {total - missing} already in {out}, {missing} to measure")
+        _measure(todo, store, chosen, timeout, str(Path(out) / LOG))
+        stored = list(store.measurements())
+        view = build.build(
+            metrics.records(stored), store.environment(), store.span(), title=f"fuselab run {out}"
+        )
+    asked = [m for m in stored if m.cell in {cell for group in plan for cell in group.cells}]
+    counts = Counter(str(m.status) for m in asked)
+    if as_json:
+        print(json.dumps({"store": out, "statuses": counts, "cells": metrics.records(stored)}))
+    else:
+        print(text.to_terminal(view))
+        print(", ".join(f"{n} {status}" for status, n in counts.most_common()), f"in {out}")
+    return _exit_code([m for m in asked if (m.cell.op, m.cell.impl) in select.judged(found)])
+
+
+def _measure(todo: Sequence[Group], store: Store, device: str, timeout: float, log: str) -> None:
+    with Worker(process.main, device, timeout, log) as worker, Steps(len(todo)) as steps:
+        for step in runner.run(todo, worker):
+            store.set_environment(step.environment)
+            store.write(step.group, step.measurements)
+            steps.step(step.group.key, outcome(step.measurements))
+
+
+def _exit_code(own: Sequence[Measurement]) -> int:
+    """Judge the operators' own cells; a baseline that fails is a finding, not a failure."""
+    if any(m.status in FAILURES for m in own):
+        return exits.FAILED
+    return exits.OK if any(m.status.has_number for m in own) else exits.NO_DATA
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,107 @@
+"""From what the command line names to rows, groups and a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from fuselab.model import Group
+from fuselab.plan import CEILING, DTYPE_ALIASES, Filters, OpRow, PlanError, expand, select
+from fuselab.worker import baselines, specs
+from fuseline.core.spec import OpSpec
+
+DEFAULT_SUITE = "quick"
+LAYOUTS = ("contiguous",)
+
+
+def specs_of(targets: Sequence[str]) -> dict[str, list[OpSpec]]:
+    """Return the OpSpecs by source: the named operators of the table, and those of each file.
+
+    Without a target: the whole table. An unknown operator raises PlanError.
+    """
+    files = [target for target in targets if target.endswith(".py")]
+    names = [target for target in targets if not target.endswith(".py")]
+    found = {str(Path(file).resolve()): list(specs.load(file).values()) for file in files}
+    if names or not files:
+        table = specs.load()
+        known = [row(spec) for spec in table.values()]
+        found[specs.TABLE] = [table[chosen.name] for chosen in select(known, names)]
+    return found
+
+
+def row(spec: OpSpec, source: str = specs.TABLE, suite: str | None = None) -> OpRow:
+    """Return the planner's row of a spec, with the baselines and the ceiling as implementations."""
+    dtypes = spec.suite_dtypes.get(suite, spec.dtypes) if suite else spec.dtypes
+    return OpRow(
+        name=spec.name,
+        impls=(*baselines.names(spec), CEILING),
+        cases=tuple((case.name, case.suites) for case in spec.cases),
+        dtypes=tuple(str(dtype).removeprefix("torch.") for dtype in dtypes),
+        directions=("fwd", "bwd") if spec.differentiable else ("fwd",),
+        source=source,
+        layouts=LAYOUTS,
+    )
+
+
+def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Group, ...]:
+    """Return the groups to measure, each with the ceiling of its own bytes.
+
+    Without a suite or case: the suite "quick" of the specs that have it, all cases of the others.
+    """
+    if filters.impls:
+        filters = replace(filters, impls=(*filters.impls, CEILING))
+    parts: dict[str | None, list[OpRow]] = {}
+    for source, those in found.items():
+        for spec in those:
+            suite = filters.suite
+            if suite is None and not filters.cases and DEFAULT_SUITE in spec.suites:
+                suite = DEFAULT_SUITE
+            narrow = None if filters.dtypes else suite
+            parts.setdefault(suite, []).append(row(spec, source, narrow))
+    check_impls([r for rows in parts.values() for r in rows], filters.impls)
+    return tuple(
+        group
+        for suite, rows in parts.items()
+        for group in expand(rows, replace(filters, suite=suite))
+    )
+
+
+def judged(found: Mapping[str, Sequence[OpSpec]]) -> set[tuple[str, str]]:
+    """Return (operator, implementation) of what the operators answer for: their own and eager."""
+    return {
+        (spec.name, impl.name)
+        for those in found.values()
+        for spec in those
+        for impl in spec.implementations
+        if impl.role in ("ours", "eager")
+    }
+
+
+def check_impls(rows: Sequence[OpRow], impls: Sequence[str]) -> None:
+    """Raise PlanError for an implementation that no row has."""
+    have = list(dict.fromkeys(impl for row in rows for impl in row.impls))
+    for impl in impls:
+        if impl not in have:
+            raise PlanError(f"impl: got {impl!r}, expected one of: {', '.join(have)}")
+
+
+def device_of(name: str | None) -> str:
+    """Return the device: the one named, else cuda if there is one, else cpu.
+
+    Counting devices goes through NVML and leaves CUDA uninitialised.
+    """
+    count = torch.cuda.device_count()
+    if name is None:
+        return "cuda:0" if count else "cpu"
+    have = ["cpu", *(["cuda"] if count else []), *(f"cuda:{i}" for i in range(count))]
+    if name not in have:
+        raise PlanError(f"device: got {name!r}, expected one of: {', '.join(have)}")
+    return "cuda:0" if name == "cuda" else name
+
+
+def dtype_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Return full dtype names for short ones (fp32, bf16)."""
+    return tuple(DTYPE_ALIASES.get(name, name) for name in names)

@@ -1,0 +1,155 @@
+"""Where a number was measured: an allow-list, the same at every start on the same machine.
+
+No host names, user names, home folders or serial numbers; nothing that changes between two
+starts (a clock's reading, a temperature), because the store keeps equal environments once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fuseline.core import native
+
+VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
+PACKAGE = Path(__file__).parent
+
+
+def collect(device: str) -> dict[str, Any]:
+    """Return what is known of the machine and the software; initialises CUDA for a GPU."""
+    target = torch.device(device)
+    found = {"device": target.type, **_machine(), **_software()}
+    if target.type == "cuda":
+        found |= _gpu(target)
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def driver() -> str | None:
+    """Return the version of the NVIDIA driver, without initialising CUDA."""
+    found = _nvml("nvmlSystemGetDriverVersion")
+    return str(found) if found else None
+
+
+@cache
+def nvml() -> Any:
+    """Return the initialised pynvml, or None where it or its library is missing."""
+    try:
+        pynvml = importlib.import_module("pynvml")
+        pynvml.nvmlInit()
+    except Exception:
+        return None
+    return pynvml
+
+
+def _nvml(call: str, *arguments: Any) -> Any:
+    library = nvml()
+    if library is None:
+        return None
+    try:
+        return getattr(library, call)(*arguments)
+    except library.NVMLError:
+        return None
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "threads": torch.get_num_threads(),
+        "architecture": platform.machine(),
+        "kernel": platform.release(),
+    }
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or None
+    return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), None)
+
+
+def _software() -> dict[str, Any]:
+    variables = {
+        name: value
+        for name, value in sorted(os.environ.items())
+        if name in VARIABLES or name.startswith(PREFIXES)
+    }
+    commit, dirty = _git()
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "triton": version("triton"),
+        "fuseline": version("fuseline"),
+        "binary_sha256": _binary_hash(),
+        "commit": commit,
+        "dirty": dirty,
+        "variables": {name: _without_home(value) for name, value in variables.items()},
+    }
+
+
+def version(package: str) -> str | None:
+    """Return the version of an installed package, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _without_home(value: str) -> str:
+    """Keep settings; a path says nothing about speed and may name a user."""
+    return "(a path)" if os.sep in value else value
+
+
+def _binary_hash() -> str | None:
+    path = native.status().path
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path else None
+
+
+@cache
+def _git() -> tuple[str | None, bool | None]:
+    """Return the commit of the source tree and whether it differs from it, if it is one."""
+    root = PACKAGE.parent.parent
+    if not (root / ".git").exists() or PACKAGE.parent.name != "src":
+        return None, None
+    commit = _run_git(root, "rev-parse", "HEAD")
+    if not commit:
+        return None, None
+    return commit, bool(_run_git(root, "status", "--porcelain", "--untracked-files=no"))
+
+
+def _run_git(root: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _gpu(device: torch.device) -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(device)
+    handle = _nvml("nvmlDeviceGetHandleByUUID", f"GPU-{properties.uuid}")
+    limit = handle and _nvml("nvmlDeviceGetPowerManagementLimit", handle)
+    return {
+        "gpu": properties.name,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "gpu_memory_bytes": properties.total_memory,
+        "sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "driver": driver(),
+        "max_sm_mhz": handle and _nvml("nvmlDeviceGetMaxClockInfo", handle, 1),
+        "max_memory_mhz": handle and _nvml("nvmlDeviceGetMaxClockInfo", handle, 2),
+        "power_limit_w": limit and limit / 1000,
+    }

@@ -1,0 +1,181 @@
+"""From measurements to flat records with stable column names, and their export."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fuselab import stats
+from fuselab.model import Measurement
+from fuselab.plan import CEILING
+
+Record = dict[str, Any]
+
+COLUMNS = (
+    *("op", "impl", "role", "direction", "case", "dtype", "layout", "device"),
+    *("status", "reason", "median_us", "ci_low_us", "ci_high_us", "samples", "timer", "host_us"),
+    *("max_abs_error", "rms_error", "max_ulp", "eager_ratio"),
+    *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
+    *("gbps", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
+    *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "environment"),
+)
+
+_ROLES = {
+    "eager": "eager",
+    "torchscript": "baseline",
+    "compile": "baseline",
+    "native": "native",
+    CEILING: CEILING,
+}
+# The streams of a ceiling name the implementation of the 4 GiB recipe that has the same.
+_PEAK_OF_MIX = {"1R1W": "copy", "2R1W": "add"}
+_PROOF = ("copies", "graphs", "breaks", "recompiles")
+
+_Times = Mapping[tuple[str, ...], "_Timed"]
+
+
+class _Timed:
+    """A measurement with the summary of its samples."""
+
+    def __init__(self, measurement: Measurement) -> None:
+        self.measurement = measurement
+        self.summary = (
+            stats.summary(measurement.samples_us) if measurement.status.has_number else None
+        )
+
+    @property
+    def median_us(self) -> float | None:
+        return self.summary.median if self.summary else None
+
+    @property
+    def gbps(self) -> float | None:
+        nbytes, median = self.measurement.ideal_bytes, self.median_us
+        return nbytes / median / 1e3 if nbytes and median else None
+
+
+def records(measurements: Iterable[Measurement]) -> list[Record]:
+    """Return one flat record a cell with the keys of `COLUMNS`; None stands for unknown.
+
+    Ratios compare cells of one group measured in one environment. A cell whose status has no
+    number has None in every column that a time goes into.
+    """
+    timed = [_Timed(measurement) for measurement in measurements]
+    roles = _roles(timed)
+    yardsticks: dict[tuple[str, ...], _Timed] = {}
+    for item in timed:
+        cell = item.measurement.cell
+        role = roles[cell.op, cell.impl]
+        if cell.op == CEILING:
+            yardsticks[_peak_key(item.measurement, cell.impl)] = item
+        elif role in ("eager", CEILING):
+            yardsticks[_place(item.measurement, role)] = item
+    return [_record(item, roles, yardsticks) for item in timed]
+
+
+def to_jsonl(rows: Sequence[Record]) -> str:
+    """Return one JSON object a line; a number that is not finite becomes its name as text."""
+    return "".join(
+        json.dumps({name: _finite(value) for name, value in row.items()}, ensure_ascii=False) + "\n"
+        for row in rows
+    )
+
+
+def to_csv(rows: Sequence[Record]) -> str:
+    """Return a CSV table with a header line; text that a spreadsheet would run is quoted by '."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_inert(row[name]) for name in COLUMNS] for row in rows)
+    return out.getvalue()
+
+
+def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Times) -> Record:
+    measurement, summary = item.measurement, item.summary
+    cell, proof, accuracy = measurement.cell, measurement.proof, measurement.accuracy
+    role = roles[cell.op, cell.impl]
+    eager = yardsticks.get(_place(measurement, "eager")) if role != CEILING else None
+    ceiling = yardsticks.get(_place(measurement, CEILING))
+    mix = ceiling.measurement.proof.get("mix") if ceiling else None
+    peak = yardsticks.get(_peak_key(measurement, _PEAK_OF_MIX.get(str(mix), "")))
+    # A timer that sees no kernels (a CPU's wall clock) leaves the operators that torch ran.
+    ran: Mapping[str, int] = proof.get("kernels") or proof.get("operators") or {}
+    row: Record = {
+        "op": cell.op,
+        "impl": cell.impl,
+        "role": role,
+        "direction": cell.direction,
+        "case": cell.case,
+        "dtype": cell.dtype,
+        "layout": cell.layout,
+        "device": cell.device,
+        "status": str(measurement.status),
+        "reason": measurement.reason,
+        "median_us": item.median_us,
+        "ci_low_us": summary.low if summary else None,
+        "ci_high_us": summary.high if summary else None,
+        "samples": summary.count if summary else None,
+        "timer": measurement.timer,
+        "host_us": measurement.host_us,
+        "max_abs_error": accuracy.max_abs if accuracy else None,
+        "rms_error": accuracy.rms if accuracy else None,
+        "max_ulp": accuracy.max_ulp if accuracy else None,
+        "eager_ratio": accuracy.eager_ratio if accuracy else None,
+        "peak_bytes": measurement.peak_bytes,
+        "buffer_bytes": measurement.buffer_bytes,
+        "ideal_bytes": measurement.ideal_bytes,
+        "flops": measurement.flops,
+        "gbps": item.gbps,
+        "ceiling_gbps": ceiling.gbps if ceiling else None,
+        "ceiling_share": _ratio(item.gbps, ceiling.gbps if ceiling else None),
+        "peak_share": _ratio(item.gbps, peak.gbps if peak else None),
+        "speedup_vs_eager": _ratio(eager.median_us if eager else None, item.median_us),
+        "kernels": "; ".join(ran),
+        "launches": proof.get("launches", sum(ran.values()) if ran else None),
+        **{name: proof.get(name) for name in _PROOF},
+        "environment": measurement.environment,
+    }
+    return {name: row[name] for name in COLUMNS}
+
+
+def _roles(timed: Sequence[_Timed]) -> dict[tuple[str, str], str]:
+    """Return the role of each (op, impl): what a proof says, else what the name is known for."""
+    roles: dict[tuple[str, str], str] = {}
+    for item in timed:
+        cell, proof = item.measurement.cell, item.measurement.proof
+        known = CEILING if cell.op == CEILING else _ROLES.get(cell.impl, "ours")
+        roles[cell.op, cell.impl] = str(
+            proof.get("role") or roles.get((cell.op, cell.impl)) or known
+        )
+    return roles
+
+
+def _place(measurement: Measurement, role: str) -> tuple[str, ...]:
+    cell = measurement.cell
+    return (
+        *(role, measurement.environment, cell.device, cell.op),
+        *(cell.direction, cell.case, cell.dtype, cell.layout),
+    )
+
+
+def _peak_key(measurement: Measurement, impl: str) -> tuple[str, ...]:
+    return (measurement.environment, measurement.cell.device, impl)
+
+
+def _ratio(numerator: float | None, denominator: float | None) -> float | None:
+    return numerator / denominator if numerator and denominator else None
+
+
+def _finite(value: Any) -> Any:
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _inert(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    # The csv module leaves a lone carriage return unquoted, and then cannot read it back.
+    text = "\n".join(value.splitlines()) if "\r" in value else value
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text

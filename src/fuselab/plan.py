@@ -1,0 +1,114 @@
+"""What to run: rows of the operator table times the filters of the command line give groups."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fuselab.model import Group
+
+CEILING = "ceiling"
+DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+class PlanError(ValueError):
+    """A filter names something that does not exist; the text lists what does."""
+
+
+@dataclass(frozen=True)
+class OpRow:
+    """What the planner needs to know of one operator; cases are (name, suites) pairs."""
+
+    name: str
+    impls: tuple[str, ...]
+    cases: tuple[tuple[str, tuple[str, ...]], ...]
+    dtypes: tuple[str, ...]
+    directions: tuple[str, ...]
+    source: str = ""
+    layouts: tuple[str, ...] = ("contiguous",)
+
+    @property
+    def suites(self) -> tuple[str, ...]:
+        return _unique(suite for _, suites in self.cases for suite in suites)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What the command line asks for; an empty tuple (or suite None) means everything."""
+
+    suite: str | None = None
+    impls: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    cases: tuple[str, ...] = ()
+    directions: tuple[str, ...] = ()
+    layouts: tuple[str, ...] = ("contiguous",)
+    device: str = "cpu"
+
+
+def select(rows: Sequence[OpRow], names: Sequence[str]) -> tuple[OpRow, ...]:
+    """Return the rows of the named operators (all without a name), or raise PlanError."""
+    wanted = _wanted("op", names, (row.name for row in rows))
+    return tuple(row for row in rows if row.name in wanted)
+
+
+def expand(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
+    """Return the groups to run, by operator, dtype, direction, layout, then case.
+
+    A name must exist in at least one of the rows, and something must be left, else PlanError.
+    """
+    _check_device(filters.device)
+    suites = () if filters.suite is None else (filters.suite,)
+    suite = _wanted("suite", suites, (name for row in rows for name in row.suites))
+    impls = _wanted("impl", filters.impls, (name for row in rows for name in row.impls))
+    dtypes = _wanted(
+        "dtype",
+        [DTYPE_ALIASES.get(name, name) for name in filters.dtypes],
+        (name for row in rows for name in row.dtypes),
+    )
+    cases = _wanted("case", filters.cases, (name for row in rows for name, _ in row.cases))
+    directions = _wanted(
+        "direction", filters.directions, (name for row in rows for name in row.directions)
+    )
+    layouts = _wanted("layout", filters.layouts, (name for row in rows for name in row.layouts))
+    groups = tuple(
+        Group(row.name, case, dtype, direction, layout, filters.device, chosen, row.source)
+        for row in rows
+        if (chosen := _kept(row.impls, impls))
+        for dtype in _kept(row.dtypes, dtypes)
+        for direction in _kept(row.directions, directions)
+        for layout in _kept(row.layouts, layouts)
+        for case, in_suites in row.cases
+        if case in cases and (filters.suite is None or suite & set(in_suites))
+    )
+    if not groups:
+        raise PlanError(f"nothing to run: no operator has all of {filters} together")
+    return groups
+
+
+def ceiling_group(device: str) -> Group:
+    """Return the group that measures the fixed 4 GiB copy and add, the peak of the device."""
+    _check_device(device)
+    return Group(CEILING, "4GiB", "float32", "fwd", "contiguous", device, ("copy", "add"))
+
+
+def _wanted(argument: str, names: Sequence[str], existing: Iterable[str]) -> set[str]:
+    known = _unique(existing)
+    for name in names:
+        if name not in known:
+            have = ", ".join(known) or "none"
+            raise PlanError(f"{argument}: got {name!r}, expected one of: {have}")
+    return set(names or known)
+
+
+def _kept(names: tuple[str, ...], wanted: set[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in wanted)
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _check_device(device: str) -> None:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise PlanError(f"device: got {device!r}, expected one of: cpu, cuda, cuda:N")

@@ -1,0 +1,1 @@
+"""The report: records and environments in, HTML, Markdown, terminal tables and pictures out."""

@@ -1,0 +1,86 @@
+"""The report's tables as Markdown and for the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from fuselab.report.tables import plain
+from fuselab.report.view import Table, Value, View
+
+
+def to_markdown(view: View) -> str:
+    """Return the report as Markdown: one table of times, in us, a direction and dtype."""
+    parts = [f"# {_escape(view.title)}"]
+    parts.append("\n".join(f"- {_escape(name)}: {_escape(text)}" for name, text in view.facts))
+    parts.append("Cells: " + ", ".join(f"{count} {name}" for name, count in view.statuses) + ".")
+    for section in view.sections:
+        parts.append(f"## {_escape(section.title)}")
+        parts.append(_escape(" ".join(section.summary)))
+        for table in section.times:
+            parts.append(f"### {_escape(table.title)}")
+            parts.append(_markdown_table(table))
+    for table in (view.unmeasured, view.accuracy, view.costs):
+        if table.rows:
+            parts += [f"## {_escape(table.title)}", _markdown_table(table)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def to_terminal(view: View) -> str:
+    """Return the tables of times as plain text, the fastest cell of a row marked with *."""
+    parts = []
+    for section in view.sections:
+        parts.append("\n".join((plain(section.title), *map(plain, section.summary))))
+        for table in section.times:
+            notes = [f"[{index}] {plain(note)}" for index, note in enumerate(table.notes, 1)]
+            parts.append("\n".join((f"{plain(table.title)}:", *_grid(table), *notes)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    def text(value: Value) -> str:
+        bold = "**" if value.kind == "best" else ""
+        return f"{bold}{_escape(value.text)}{bold}" + (f" [{value.note}]" if value.note else "")
+
+    lines = _aligned(table, text, _escape)
+    rule = [
+        "-" * (width - 1) + ":" if column.numeric else "-" * width
+        for column, width in zip(table.columns, map(len, lines[0]), strict=True)
+    ]
+    rows = [f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])]
+    notes = [f"{index}. {_escape(note)}" for index, note in enumerate(table.notes, 1)]
+    return "\n".join(rows) + ("\n\n" + "\n".join(notes) if notes else "")
+
+
+def _grid(table: Table) -> list[str]:
+    def text(value: Value) -> str:
+        mark = "*" if value.kind == "best" else ""
+        return mark + plain(value.text) + (f" [{value.note}]" if value.note else "")
+
+    head, *body = _aligned(table, text, plain)
+    edges = ["-" * (len(name) + 2) for name in head]
+    outer, inner = f"+{'+'.join(edges)}+", f"|{'+'.join(edges)}|"
+    rows = [f"| {' | '.join(line)} |" for line in (head, *body)]
+    return [outer, rows[0], inner, *rows[1:], outer]
+
+
+def _aligned(
+    table: Table, text: Callable[[Value], str], name: Callable[[str], str]
+) -> list[list[str]]:
+    lines = [[name(column.text) for column in table.columns]]
+    lines += [[text(value) for value in row] for row in table.rows]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return [_padded(line, widths, [column.numeric for column in table.columns]) for line in lines]
+
+
+def _padded(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> list[str]:
+    return [
+        text.rjust(width) if numeric else text.ljust(width)
+        for text, width, numeric in zip(line, widths, right, strict=True)
+    ]
+
+
+def _escape(text: str) -> str:
+    """Return text that Markdown shows as it is; an underscore inside a word needs no help."""
+    text = re.sub(r"[\\`*|\[\]]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])", r"\\\g<0>", plain(text))
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,222 @@
+"""The runner: hands groups to a worker process, and charges its death to the culprit.
+
+The parent never touches the device. A worker that crashes, hangs or runs out of memory costs the
+implementation it had named last; the rest of the group runs again in a fresh worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from time import monotonic
+from typing import Any
+
+from fuselab.model import Group, Measurement, Status
+
+Entry = Callable[[Connection, Connection, str, str], None]
+
+START_S = 300.0
+COMPILE_FACTOR = 5.0
+GRACE_S = 2.0
+
+
+class WorkerError(RuntimeError):
+    """The worker process for a device does not start; the text says why."""
+
+
+@dataclass(frozen=True)
+class Death:
+    """Why a worker ended early: the implementation to blame ("" for none), and its verdict."""
+
+    impl: str
+    status: Status
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back for one request: results in order, and a death if there was one."""
+
+    results: tuple[Any, ...]
+    death: Death | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One group finished: its measurements and the environment they were made in."""
+
+    group: Group
+    measurements: tuple[Measurement, ...]
+    environment: dict[str, Any]
+    seconds: float
+
+
+class Worker:
+    """A worker process for one device, started at the first request; a context manager.
+
+    entry    the function that the process runs
+    timeout  seconds that one announced step may take; compiling may take five times as long
+    log      file that takes what the process prints, "" for none
+    """
+
+    def __init__(self, entry: Entry, device: str, timeout: float = 120.0, log: str = "") -> None:
+        self._entry, self._device, self._timeout, self._log = entry, device, timeout, log
+        self._process: Any = None
+        self._pipe: Connection | None = None
+        self._busy = False
+        self.environment: dict[str, Any] = {}
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(self, *request: Any) -> Reply:
+        """Send one request and wait for everything it brings; a dead worker is replaced later."""
+        pipe = self._pipe or self._start()
+        try:
+            pipe.send(request)
+        except OSError:
+            # It died between two requests: nobody is to blame, a fresh one takes over.
+            self.close()
+            pipe = self._start()
+            pipe.send(request)
+        self._busy = True
+        reply = self._listen(pipe)
+        if reply.death is not None:
+            self.close()
+        self._busy = False
+        return reply
+
+    def close(self) -> None:
+        """End the process and all that it started; an idle one ends by itself."""
+        process, self._process = self._process, None
+        if self._pipe is not None:
+            self._pipe.close()
+        if process is not None:
+            if not self._busy:
+                process.join(GRACE_S)
+            _kill_group(process)
+        if self._pipe is not None:
+            self._alive.close()
+            self._pipe = None
+
+    def _start(self) -> Connection:
+        context = _context()
+        self._pipe, theirs = context.Pipe()
+        watched, self._alive = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=self._entry, args=(theirs, watched, self._device, self._log), daemon=False
+        )
+        self._process.start()
+        theirs.close()
+        watched.close()
+        reply = self._listen(self._pipe, START_S)
+        if reply.death is not None:
+            self.close()
+            where = f"; its log is {self._log}" if self._log else ""
+            raise WorkerError(f"no worker for {self._device}: {reply.death.reason}{where}")
+        return self._pipe
+
+    def _listen(self, pipe: Connection, seconds: float = 0.0) -> Reply:
+        impl, phase = "", "the start"
+        results: list[Any] = []
+        deadline = monotonic() + (seconds or self._timeout)
+        while True:
+            wait([pipe, self._process.sentinel], max(0.0, deadline - monotonic()))
+            try:
+                event = pipe.recv() if pipe.poll() else None
+            except (EOFError, OSError):
+                self._process.join(GRACE_S)
+                return Reply(tuple(results), self._obituary(impl, phase))
+            if event is None and self._process.is_alive() and monotonic() < deadline:
+                continue
+            if event is None:
+                return Reply(tuple(results), self._obituary(impl, phase))
+            kind, *rest = event
+            if kind == "start":
+                impl, phase = rest
+                deadline = monotonic() + self._patience(phase)
+            elif kind == "result":
+                results.append(rest[0])
+            elif kind == "fatal":
+                return Reply(tuple(results), Death(*rest))
+            elif kind == "ready":
+                self.environment = rest[0]
+                return Reply(())
+            else:
+                return Reply(tuple(results))
+
+    def _patience(self, phase: str) -> float:
+        return self._timeout * (COMPILE_FACTOR if phase == "compile" else 1)
+
+    def _obituary(self, impl: str, phase: str) -> Death:
+        """Return how the process ended; one that still lives is past its deadline and killed."""
+        if self._process.is_alive():
+            _kill_group(self._process)
+            limit = f"{self._patience(phase):g} s"
+            return Death(impl, Status.TIMEOUT, f"no answer within {limit} during {phase}")
+        return Death(impl, Status.CRASHED, f"{_ending(self._process.exitcode)} during {phase}")
+
+
+def run(groups: Sequence[Group], worker: Worker) -> Iterator[Step]:
+    """Yield each group when it is measured."""
+    for group in groups:
+        begin = monotonic()
+        measured = _measure(group, worker)
+        yield Step(group, measured, worker.environment, monotonic() - begin)
+
+
+def _measure(group: Group, worker: Worker) -> tuple[Measurement, ...]:
+    found: dict[str, Measurement] = {}
+    skip: set[str] = set()
+    while left := tuple(impl for impl in group.impls if impl not in skip):
+        reply = worker.ask("group", replace(group, impls=left), tuple(skip))
+        if reply.death is None:
+            found |= {result.cell.impl: result for result in reply.results}
+            break
+        culprit = reply.death.impl
+        # Without a name, or named a second time, the blame is on all that is left.
+        blamed = left if culprit in skip or not culprit else (culprit,)
+        skip |= set(blamed)
+        for impl in set(blamed) & set(left):
+            cell = group.cell(impl)
+            found[impl] = Measurement(cell, reply.death.status, reply.death.reason)
+    return tuple(found[impl] for impl in group.impls)
+
+
+def _context() -> Any:
+    """Return the way to start processes: a fork server that has torch loaded, else spawn."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
+
+
+def _kill_group(process: Any) -> None:
+    """End the process and its children: politely first, then for certain."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+        process.join(GRACE_S)
+    if process.is_alive():
+        process.kill()
+        process.join(GRACE_S)
+
+
+def _ending(exitcode: int | None) -> str:
+    if exitcode is None or exitcode >= 0:
+        return f"process ended with exit code {exitcode}"
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:
+        name = "unknown"
+    hint = ", perhaps by the kernel for want of memory," if -exitcode == signal.SIGKILL else ""
+    return f"killed by signal {-exitcode} ({name}){hint}"

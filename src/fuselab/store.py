@@ -1,0 +1,274 @@
+"""The store of one run: SQLite, one file, one transaction a group."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fuselab.model import Accuracy, Cell, Group, Measurement, Status
+
+FILE_NAME = "run.sqlite"
+APPLICATION_ID = 0x46534C42  # "FSLB"
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_S = 30.0
+
+_SCHEMA = (
+    """CREATE TABLE environment (
+        id TEXT PRIMARY KEY,
+        body TEXT NOT NULL
+    )""",
+    """CREATE TABLE cell (
+        key TEXT PRIMARY KEY,
+        op TEXT NOT NULL,
+        impl TEXT NOT NULL,
+        direction TEXT NOT NULL,
+        problem TEXT NOT NULL,
+        dtype TEXT NOT NULL,
+        layout TEXT NOT NULL,
+        device TEXT NOT NULL,
+        status TEXT NOT NULL,
+        environment TEXT REFERENCES environment (id),
+        written_at TEXT NOT NULL,
+        body TEXT NOT NULL,
+        samples_us BLOB NOT NULL
+    )""",
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+# An update keeps the row's place, so the order of the cells survives a second measurement.
+_UPSERT = """INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key) DO UPDATE SET
+        status = excluded.status, environment = excluded.environment,
+        written_at = excluded.written_at, body = excluded.body, samples_us = excluded.samples_us"""
+_SELECT = """SELECT op, impl, direction, problem, dtype, layout, device,
+    status, environment, body, samples_us FROM cell ORDER BY rowid"""
+
+
+class StoreError(RuntimeError):
+    """A folder that is missing, not a run, of a newer schema or corrupt; the text says which."""
+
+
+class Store:
+    """The measurements of one run, in DIR/run.sqlite; a context manager.
+
+    Open with `Store.open(folder)` to write or `Store.open_readonly(folder)` to read.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, file: Path) -> None:
+        self._connection = connection
+        self._file = file
+        self._environment: str | None = None
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str], *, create: bool = True) -> Store:
+        """Open a run for writing, new if there is none; StoreError if it cannot be one."""
+        file = Path(folder) / FILE_NAME
+        if create:
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StoreError(f"{folder}: cannot be a run's folder: {error}") from error
+        else:
+            _check_exists(file)
+        return cls._connected(str(file), file, Store._prepare)
+
+    @classmethod
+    def open_readonly(cls, folder: str | os.PathLike[str]) -> Store:
+        """Open a run that exists for reading, also while another process writes it."""
+        file = Path(folder) / FILE_NAME
+        _check_exists(file)
+        return cls._connected(_readonly_uri(file), file, Store._check)
+
+    @classmethod
+    def _connected(cls, target: str, file: Path, prepare: Callable[[Store], None]) -> Store:
+        with _errors_name(file):
+            connection = sqlite3.connect(
+                target,
+                uri=target.startswith("file:"),
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+            )
+            store = cls(connection, file)
+            try:
+                prepare(store)
+            except BaseException:
+                connection.close()
+                raise
+        return store
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def set_environment(self, env: Mapping[str, Any]) -> None:
+        """Name the environment of every following `write`; equal environments are stored once."""
+        body = json.dumps(env, sort_keys=True)
+        self._environment = hashlib.sha256(body.encode()).hexdigest()[:12]
+        with self._transaction() as sql:
+            sql.execute(
+                "INSERT OR IGNORE INTO environment VALUES (?, ?)", (self._environment, body)
+            )
+
+    def environment(self) -> list[dict[str, Any]]:
+        """Return the distinct environments, each with its "id", the oldest first."""
+        with _errors_name(self._file):
+            rows = self._connection.execute(
+                "SELECT id, body FROM environment ORDER BY rowid"
+            ).fetchall()
+            return [{**json.loads(body), "id": key} for key, body in rows]
+
+    def span(self) -> tuple[str, str] | None:
+        """Return when the oldest and the newest cell were written (UTC, ISO 8601), if any."""
+        with _errors_name(self._file):
+            first, last = self._connection.execute(
+                "SELECT min(written_at), max(written_at) FROM cell"
+            ).fetchone()
+        return None if first is None else (first, last)
+
+    def missing(self, group: Group) -> tuple[str, ...]:
+        """Return the implementations of the group that have no stored cell."""
+        with _errors_name(self._file):
+            return tuple(
+                cell.impl
+                for cell in group.cells
+                if not self._connection.execute(
+                    "SELECT 1 FROM cell WHERE key = ?", (cell.key,)
+                ).fetchone()
+            )
+
+    def done(self, group: Group) -> bool:
+        """Say whether every cell of the group is stored."""
+        return not self.missing(group)
+
+    def write(self, group: Group, measurements: Iterable[Measurement]) -> None:
+        """Store cells of one group in one transaction; a cell already there is replaced.
+
+        A measurement of another group is a ValueError; one of an implementation that the group
+        does not list (the ceiling) is welcome.
+        """
+        written_at = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        rows = []
+        for measurement in measurements:
+            cell = measurement.cell
+            if cell != group.cell(cell.impl):
+                raise ValueError(f"measurements: got {cell.key}, expected a cell of {group.key}")
+            rows.append(_row(measurement, self._environment, written_at))
+        with self._transaction() as sql:
+            sql.executemany(_UPSERT, rows)
+
+    def measurements(self) -> Iterator[Measurement]:
+        """Yield every measurement, in the order in which its cell was first written."""
+        with _errors_name(self._file):
+            for row in self._connection.execute(_SELECT):
+                yield _measurement(row)
+
+    def _prepare(self) -> None:
+        sql = self._connection
+        if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+            self._check()
+        sql.execute("PRAGMA journal_mode = WAL")
+        # One fsync a group is nothing beside measuring it, and keeps a stored group through a
+        # power cut as well; NORMAL would keep it through a killed process only.
+        sql.execute("PRAGMA synchronous = FULL")
+        sql.execute("PRAGMA foreign_keys = ON")
+        with self._transaction() as transaction:
+            if not transaction.execute("PRAGMA user_version").fetchone()[0]:
+                for statement in _SCHEMA:
+                    transaction.execute(statement)
+
+    def _check(self) -> None:
+        sql = self._connection
+        application = sql.execute("PRAGMA application_id").fetchone()[0]
+        version = sql.execute("PRAGMA user_version").fetchone()[0]
+        if application != APPLICATION_ID:
+            raise StoreError(f"{self._file}: not a run of fuselab")
+        if version > SCHEMA_VERSION:
+            raise StoreError(
+                f"{self._file}: schema {version}, expected at most {SCHEMA_VERSION}; "
+                "a newer fuselab wrote it"
+            )
+        found = sql.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if found != "ok":
+            raise StoreError(f"{self._file}: corrupt: {found}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with _errors_name(self._file):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+            except BaseException:
+                self._connection.execute("ROLLBACK")
+                raise
+            self._connection.execute("COMMIT")
+
+
+@contextmanager
+def _errors_name(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, struct.error, ValueError, KeyError, TypeError) as error:
+        raise StoreError(f"{file}: cannot be read or written: {error}") from error
+
+
+def _check_exists(file: Path) -> None:
+    if not file.parent.is_dir():
+        raise StoreError(f"{file.parent}: no such folder, expected the folder of a run")
+    if not file.is_file():
+        raise StoreError(f"{file.parent}: not a run, it has no {FILE_NAME}")
+
+
+def _readonly_uri(file: Path) -> str:
+    """Return the URI to read `file`; a folder nobody can write to needs SQLite's `immutable`."""
+    log = file.with_name(file.name + "-wal")
+    frozen = not os.access(file.parent, os.W_OK) and not log.exists()
+    return f"{file.resolve().as_uri()}?mode=ro{'&immutable=1' if frozen else ''}"
+
+
+def _row(measurement: Measurement, environment: str | None, written_at: str) -> tuple[Any, ...]:
+    cell = measurement.cell
+    body = {
+        name: value
+        for name, value in dataclasses.asdict(measurement).items()
+        if name not in ("cell", "status", "samples_us", "environment")
+    }
+    return (
+        *(cell.key, cell.op, cell.impl, cell.direction, cell.case, cell.dtype, cell.layout),
+        *(cell.device, str(measurement.status), environment, written_at),
+        json.dumps(body),
+        struct.pack(f"<{len(measurement.samples_us)}d", *measurement.samples_us),
+    )
+
+
+def _measurement(row: tuple[Any, ...]) -> Measurement:
+    *names, status, environment, body, samples = row
+    fields = json.loads(body)
+    if fields["accuracy"] is not None:
+        fields["accuracy"] = Accuracy(**fields["accuracy"])
+    return Measurement(
+        cell=Cell(*names),
+        status=Status(status),
+        samples_us=struct.unpack(f"<{len(samples) // 8}d", samples),
+        environment=environment or "",
+        **fields,
+    )

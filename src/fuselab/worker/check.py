@@ -1,0 +1,138 @@
+"""Correctness before speed: every implementation against fp64, with eager's error as yardstick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuselab.model import Accuracy, Status
+from fuselab.worker import baselines
+from fuselab.worker.baselines import COMPILE, Unsupported
+from fuselab.worker.problem import Problem
+from fuselab.worker.protocol import Emit, judge, synchronize
+from fuselab.worker.trial import Trial
+from fuseline.core import native
+from fuseline.core.spec import Cost
+from fuseline.testing import accuracy
+
+Figures = Mapping[str, accuracy.ErrorFigures]
+
+
+def yardstick(problem: Problem, emit: Emit) -> Figures | None:
+    """Return the errors of the eager implementation, or None where it cannot run."""
+    eager = problem.spec.eager
+    if eager is None or eager.unavailable(problem.device.type):
+        return None
+    emit("start", eager.name, _phase(problem, eager.name))
+    try:
+        results = _call(problem, eager.fn)
+    except Exception as error:
+        judge(error, eager.name, _phase(problem, eager.name), problem.device)
+        return None
+    finally:
+        problem.overwritten()
+    return _errors(problem, results)
+
+
+def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: Emit) -> Trial:
+    """Return the trial of an implementation, ended already where it may not be timed."""
+    trial = Trial(problem.group.cell(name), lambda count: [], cost)
+    phase = _phase(problem, name)
+    emit("start", name, phase)
+    try:
+        fn = baselines.make(problem.spec, name, problem.device.type)
+        trial.fn, trial.make_calls = fn, lambda count: problem.calls(fn, count)
+        with trial.compiling if name == COMPILE else nullcontext():
+            results = _call(problem, fn)
+    except Unsupported as error:
+        trial.fail(Status.UNSUPPORTED, str(error))
+        return trial
+    except (Exception, SystemExit) as error:
+        trial.fail(Status.ERROR, judge(error, name, phase, problem.device))
+        problem.overwritten()
+        return trial
+    changed = problem.overwritten()
+    if changed:
+        trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)}")
+        return trial
+    emit("start", name, "check")
+    figures = _errors(problem, results)
+    trial.accuracy = _summary(figures, eager)
+    reason = over_budget(problem, results, figures, eager)
+    if reason:
+        trial.fail(Status.INCORRECT, reason)
+    trial.checked = results
+    return trial
+
+
+def recheck(problem: Problem, trial: Trial, output: Any, eager: Figures | None) -> None:
+    """End the trial if its last timed call no longer gives a right answer."""
+    results = problem.named(output)
+    same = results.keys() == trial.checked.keys() and all(
+        torch.equal(result, trial.checked[name]) for name, result in results.items()
+    )
+    trial.proof["repeatable"] = same
+    if same:
+        return
+    reason = over_budget(problem, results, _errors(problem, results), eager)
+    if reason:
+        trial.fail(Status.INCORRECT, f"right at first, wrong in the last timed call: {reason}")
+
+
+def over_budget(
+    problem: Problem, results: Mapping[str, Tensor], figures: Figures, eager: Figures | None
+) -> str:
+    """Return why the errors exceed the budget, naming the output or gradient, or ""."""
+    for name, mine in figures.items():
+        dtype = results[name].dtype if name in results else problem.dtype
+        yard = None if eager is None else eager.get(name)
+        why = accuracy.over_budget(problem.spec.budget, dtype, problem.direction, mine, yard)
+        if why:
+            return f"{name}: {why}"
+    return ""
+
+
+def _call(problem: Problem, fn: Callable[..., Any]) -> dict[str, Tensor]:
+    """Call once on the first set, with memory full of NaN where outputs will be allocated."""
+    first = problem.first
+    _poison(problem)
+    native.debug_fill(True)
+    try:
+        results = accuracy.run(fn, problem.spec, first.inputs, problem.direction, first.dys)
+        synchronize(problem.device)
+    finally:
+        native.debug_fill(False)
+    return results
+
+
+def _poison(problem: Problem) -> None:
+    floating = [t for t in problem.first.tensors.values() if t.is_floating_point()]
+    blocks = [torch.full_like(t, math.nan) for t in floating]
+    del blocks
+
+
+def _errors(problem: Problem, results: Mapping[str, Tensor]) -> dict[str, accuracy.ErrorFigures]:
+    first = problem.first
+    return accuracy.errors(problem.spec, first.inputs, problem.direction, results, first.dys)
+
+
+def _summary(figures: Figures, eager: Figures | None) -> Accuracy:
+    max_abs = max((f.max_abs for f in figures.values()), default=0.0)
+    theirs = 0.0 if eager is None else max((f.max_abs for f in eager.values()), default=0.0)
+    return Accuracy(
+        max_abs=max_abs,
+        rms=max((f.rms for f in figures.values()), default=0.0),
+        max_ulp=max((f.max_ulp for f in figures.values()), default=0.0),
+        eager_ratio=max_abs / theirs if theirs > 0 else None,
+    )
+
+
+def _phase(problem: Problem, name: str) -> str:
+    if name == COMPILE:
+        return "compile"
+    return "forward" if problem.direction == "fwd" else "backward"

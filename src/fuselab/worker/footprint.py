@@ -1,0 +1,101 @@
+"""What a call needs besides time: memory, launches, copies, the CPU's share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from statistics import median
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+
+from fuselab.timers import Call
+from fuselab.worker.inputs import nbytes, tensors
+from fuselab.worker.problem import Problem
+from fuselab.worker.protocol import synchronize
+from fuselab.worker.trial import Trial
+from fuseline.core import native
+from fuseline.testing import accuracy
+
+HOST_CALLS = {"fwd": 100, "bwd": 40}
+# What the autograd engine wraps around each backward operator.
+ENGINE = "autograd::engine"
+
+
+def weigh(trial: Trial, device: torch.device, room: int) -> None:
+    """Note peak memory, layout copies and host time; at most `room` calls fit at a time."""
+    copies = native.copies()
+    (call,) = trial.make_calls(1)
+    if device.type == "cuda":
+        trial.peak_bytes = _device_peak(call, device)
+    else:
+        trial.peak_bytes, operators = _cpu_profile(call)
+        trial.proof |= {"kernels": operators, "launches": sum(operators.values())}
+    trial.proof["copies"] = native.copies() - copies
+    if device.type == "cuda":
+        calls = trial.make_calls(min(HOST_CALLS[trial.cell.direction], room))
+        trial.host_us = median(_host_us(calls))
+        synchronize(device)
+
+
+def buffers(problem: Problem, fn: Callable[..., Any]) -> int:
+    """Return the bytes of inputs, outputs and, for the backward, of what is saved for it."""
+    first = problem.first.inputs
+    held: dict[int, int] = {}
+    if problem.direction == "fwd":
+        outputs = accuracy.as_tuple(fn(**first))
+    else:
+        names = accuracy.gradient_names(problem.spec, first)
+        leaves = {n: first[n].detach().requires_grad_() for n in names}
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: _hold(held, [t]), lambda t: t):
+            outputs = accuracy.as_tuple(fn(**{**first, **leaves}))
+    known: dict[int, int] = {}
+    _hold(known, [*tensors(first).values(), *outputs])
+    total = nbytes([*tensors(first).values(), *outputs])
+    return total + sum(size for pointer, size in held.items() if pointer not in known)
+
+
+def _hold(held: dict[int, int], found: Iterable[Tensor]) -> Tensor | None:
+    """Note the storages of the tensors; return the last tensor, as a pack hook must."""
+    tensor = None
+    for tensor in found:
+        storage = tensor.untyped_storage()
+        held[storage.data_ptr()] = storage.nbytes()
+    return tensor
+
+
+def _device_peak(call: Call, device: torch.device) -> int:
+    synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    call()
+    synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _cpu_profile(call: Call) -> tuple[int, dict[str, int]]:
+    """Return the peak of torch's CPU allocations, and the outermost operators with their count."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        kept = call()
+    del kept
+    used = peak = end = 0
+    operators: Counter[str] = Counter()
+    results = profiler.profiler.kineto_results
+    for event in sorted(results.events(), key=lambda event: event.start_ns()):
+        if event.name() == "[memory]":
+            used += event.nbytes()
+            peak = max(peak, used)
+        elif event.start_ns() >= end and not event.name().startswith(ENGINE):
+            end = event.end_ns()
+            operators[event.name()] += 1
+    return peak, dict(operators)
+
+
+def _host_us(calls: Iterable[Call]) -> Iterable[float]:
+    for call in calls:
+        start = perf_counter_ns()
+        call()
+        yield (perf_counter_ns() - start) / 1e3

@@ -1,0 +1,124 @@
+"""One group from inputs to measurements: check, time in rounds, check again, weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fuselab.model import Cell, Group, Measurement, Status
+from fuselab.plan import CEILING
+from fuselab.worker import baselines, check, footprint, timing
+from fuselab.worker.baselines import COMPILE
+from fuselab.worker.ceiling import Streams, mix_of, peak_bytes
+from fuselab.worker.problem import Problem, build, rotation
+from fuselab.worker.protocol import Emit, Fatal, judge
+from fuselab.worker.timing import Arena
+from fuselab.worker.trial import Trial
+from fuseline.core.spec import Cost
+
+
+def run(group: Group, skip: frozenset[str], emit: Emit) -> None:
+    """Measure a group and emit one result per implementation; `skip` names those not to touch.
+
+    Raises Fatal where the process must not go on.
+    """
+    device = torch.device(group.device)
+    phase = "building the inputs"
+    try:
+        if group.op == CEILING:
+            measured = _ceilings(group, device, emit)
+        else:
+            problem = build(group, emit)
+            phase = "the run of the group"
+            with torch.set_grad_enabled(problem.direction == "bwd"):
+                measured = _compete(problem, skip, emit)
+    except Fatal:
+        raise
+    except Exception as error:
+        reason = judge(error, "", phase, device)
+        measured = [Measurement(cell, Status.ERROR, reason) for cell in group.cells]
+    for measurement in measured:
+        emit("result", measurement)
+
+
+def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measurement]:
+    cost = problem.cost
+    eager = problem.spec.eager
+    figures = None
+    if eager is not None and eager.name not in skip:
+        figures = check.yardstick(problem, emit)
+    trials = []
+    for name in problem.group.impls:
+        if name == CEILING:
+            trials.append(_ceiling_trial(problem, cost))
+        else:
+            trials.append(check.admit(problem, name, cost, figures, emit))
+            trials[-1].proof["role"] = baselines.role(problem.spec, name)
+    alive = [trial for trial in trials if trial.alive]
+    for trial in alive:
+        timing.warm(trial, problem.device, emit)
+
+    def recheck(trial: Trial, output: Any) -> None:
+        if trial.checked:
+            check.recheck(problem, trial, output, figures)
+
+    plans = timing.plan([trial for trial in alive if trial.alive], problem.device)
+    problem.grow(rotation(problem, max((p.calls for p in plans.values()), default=1)))
+    arena = Arena(problem.device, len(problem.sets), problem.first.nbytes, problem.overwritten)
+    timer, readings = timing.rounds(alive, plans, arena, recheck, emit)
+    for trial in alive:
+        if trial.alive:
+            _weigh(problem, trial, plans[trial.name].room, emit)
+        if trial.name == COMPILE:
+            _judge_compile(trial)
+    return [trial.measurement(timer, readings.get(trial.name)) for trial in trials]
+
+
+def _ceiling_trial(problem: Problem, cost: Cost) -> Trial:
+    """Return the trial that moves the same bytes as the case, in the nearest mix of streams."""
+    streams = Streams(mix_of(cost), cost.bytes, problem.dtype, problem.device)
+    return _streaming(problem.group.cell(CEILING), streams, lambda: len(problem.sets))
+
+
+def _streaming(cell: Cell, streams: Streams, sets: Callable[[], int]) -> Trial:
+    trial = Trial(cell, lambda count: streams.calls(count, sets()), streams.cost)
+    trial.buffer_bytes = streams.cost.bytes
+    trial.proof |= {"role": CEILING, "mix": streams.mix}
+    return trial
+
+
+def _weigh(problem: Problem, trial: Trial, room: int, emit: Emit) -> None:
+    emit("start", trial.name, "counting")
+    try:
+        footprint.weigh(trial, problem.device, room)
+        if trial.fn is not None:
+            trial.buffer_bytes = footprint.buffers(problem, trial.fn)
+    except Exception as error:
+        trial.fail(Status.ERROR, judge(error, trial.name, "counting", problem.device))
+
+
+def _judge_compile(trial: Trial) -> None:
+    trial.proof |= baselines.compile_proof(trial.compiling, trial.recompiling)
+    fault = baselines.compile_fault(trial.proof)
+    if trial.alive and fault:
+        trial.fail(Status.INVALID, fault)
+
+
+def _ceilings(group: Group, device: torch.device, emit: Emit) -> list[Measurement]:
+    """Measure the fixed recipe: one copy and one add of 4 GiB, or of what fits."""
+    nbytes, reason = peak_bytes(device)
+    dtype: torch.dtype = getattr(torch, group.dtype)
+    trials = []
+    for cell in group.cells:
+        emit("start", cell.impl, "inputs")
+        streams = Streams("2R1W" if cell.impl == "add" else "1R1W", nbytes, dtype, device)
+        trial = _streaming(cell, streams, lambda: 1)
+        trial.reason = reason
+        timing.warm(trial, device, emit)
+        trials.append(trial)
+    arena = Arena(device, 1, nbytes, lambda: ())
+    plans = timing.plan(trials, device)
+    timer, readings = timing.rounds(trials, plans, arena, lambda trial, output: None, emit)
+    return [trial.measurement(timer, readings.get(trial.name)) for trial in trials]

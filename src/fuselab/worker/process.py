@@ -1,0 +1,95 @@
+"""The worker process: answers one request after the other and says what it is about to do.
+
+Requests are tuples: ("group", Group, names to skip), ("check", op, source, impl, options),
+("selftest",). Events: ("ready", environment), ("start", impl, phase), ("result", x),
+("fatal", impl, status, reason), ("done",).
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import gc
+import os
+import signal
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+
+from fuselab import environment
+from fuselab.worker import group, selftest, specs
+from fuselab.worker.protocol import Fatal
+from fuseline.testing import check
+
+
+def main(pipe: Connection, alive: Connection, device: str, log: str) -> None:
+    """Serve requests until the pipe closes; the process dies with whoever holds `alive`."""
+    os.setsid()
+    _die_with(alive)
+    _write_to(log)
+    if device.startswith("cuda"):
+        torch.cuda.set_device(torch.device(device))
+
+    def emit(*event: Any) -> None:
+        pipe.send(event)
+
+    # What is loaded by now stays: the collection before each timing need not walk it.
+    gc.freeze()
+    emit("ready", environment.collect(device))
+    while True:
+        try:
+            request = pipe.recv()
+        except EOFError:
+            return
+        try:
+            _answer(request, device, emit)
+        except Fatal as fatal:
+            emit("fatal", fatal.impl, fatal.status, fatal.reason)
+            return
+        emit("done")
+
+
+def _answer(request: tuple[Any, ...], device: str, emit: Any) -> None:
+    kind, *arguments = request
+    if kind == "group":
+        wanted, skip = arguments
+        group.run(wanted, frozenset(skip), emit)
+    elif kind == "check":
+        op, source, impl, options = arguments
+        emit("start", impl, "check")
+        spec = specs.load(source)[op]
+        emit("result", check(spec, (impl,), device=device, **_checker_options(options)))
+    elif kind == "selftest":
+        emit("result", selftest.run(torch.device(device)))
+
+
+def _checker_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with dtype names turned into dtypes."""
+    dtypes = options.get("dtypes")
+    return options | {"dtypes": [getattr(torch, name) for name in dtypes] if dtypes else None}
+
+
+def _die_with(alive: Connection) -> None:
+    """Have the kernel kill this process group when the other end of `alive` closes.
+
+    Unlike a thread that watches, this also works while an implementation holds the GIL.
+    """
+    if not hasattr(fcntl, "F_SETSIG"):
+        return
+    fd = alive.fileno()
+    fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    if alive.poll():
+        os._exit(1)
+
+
+def _write_to(log: str) -> None:
+    """Send what implementations print to the log: stdout belongs to the command's own output."""
+    target = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(target, 1)
+    if log:
+        os.dup2(target, 2)
+    os.close(target)
+    faulthandler.enable()

@@ -1,0 +1,79 @@
+"""One implementation's way through one group: made, checked, timed, weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any
+
+from torch import Tensor
+
+from fuselab.model import Accuracy, Cell, Measurement, Status
+from fuselab.timers import Call, Reading
+from fuselab.worker.baselines import CompileWatch
+from fuselab.worker.protocol import Proof
+from fuseline.core.spec import Cost
+
+
+@dataclass
+class Trial:
+    """What is known so far; a `status` ends the trial.
+
+    fn          the implementation; None for the lab's own copies
+    make_calls  count -> that many calls to time, the last one on the first input set
+    checked     outputs or gradients of the first input set that passed the check
+    call_us     rough time of one call, for the planning of the rounds
+    call_bytes  rough memory that one prepared call holds, with its graph and its result
+    """
+
+    cell: Cell
+    make_calls: Callable[[int], list[Call]]
+    cost: Cost
+    fn: Callable[..., Any] | None = None
+    checked: Mapping[str, Tensor] = field(default_factory=dict)
+    accuracy: Accuracy | None = None
+    compiling: CompileWatch = field(default_factory=CompileWatch)
+    recompiling: CompileWatch = field(default_factory=CompileWatch)
+    call_us: float = 0.0
+    call_bytes: int = 0
+    peak_bytes: int | None = None
+    buffer_bytes: int | None = None
+    host_us: float | None = None
+    proof: Proof = field(default_factory=dict)
+    status: Status | None = None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.cell.impl
+
+    @property
+    def alive(self) -> bool:
+        return self.status is None
+
+    def fail(self, status: Status, reason: str) -> None:
+        self.status, self.reason = status, reason
+
+    def measurement(self, timer: str = "", reading: Reading | None = None) -> Measurement:
+        """Return the record of the trial: with numbers if it is alive and was timed."""
+        if not self.alive:
+            reading = None
+        samples = reading.samples_us if reading else ()
+        # A call on a CPU returns when it is done, so the host is busy all the time.
+        host_us = median(samples) if samples and timer == "wall" else self.host_us
+        record = Measurement(
+            cell=self.cell,
+            status=self.status or Status.OK,
+            reason=self.reason,
+            timer=timer,
+            samples_us=samples,
+            host_us=host_us if self.alive else None,
+            accuracy=self.accuracy,
+            ideal_bytes=self.cost.bytes,
+            flops=self.cost.flops or None,
+            proof=self.proof,
+        )
+        if not self.alive:
+            return record
+        return replace(record, peak_bytes=self.peak_bytes, buffer_bytes=self.buffer_bytes)

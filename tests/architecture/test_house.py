@@ -1,0 +1,82 @@
+"""What the import linter cannot see: folders, includes, light imports, budgets of size."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuseline import ops, table
+
+ROOT = Path(__file__).parents[2]
+LIBRARY = ROOT / "src" / "fuseline"
+LAB = ROOT / "src" / "fuselab"
+OPS = sorted(p for p in (LIBRARY / "ops").iterdir() if (p / "__init__.py").exists())
+SOURCES = [p for house in (LIBRARY, LAB) for p in sorted(house.rglob("*"))]
+PYTHON = [p for p in SOURCES if p.suffix == ".py"]
+NATIVE = [p for p in SOURCES if p.suffix in (".cpp", ".cu", ".h", ".cuh")]
+
+
+def _names(paths: list[Path]) -> list[str]:
+    return [str(p.relative_to(ROOT / "src")) for p in paths]
+
+
+@pytest.mark.parametrize("folder", OPS, ids=lambda p: p.name)
+def test_an_operator_folder_has_its_furniture_and_nothing_else(folder: Path) -> None:
+    names = {p.name for p in folder.iterdir() if p.is_file()}
+    required = {"__init__.py", "op.py", "reference.py", "spec.py", "impl_eager.py", "README.md"}
+    assert required <= names
+    for name in names - required:
+        assert re.fullmatch(r"impl_[a-z0-9_]+\.(py|cpp|cu|cuh|h)", name), name
+
+
+def test_folders_exports_and_table_name_the_same_operators() -> None:
+    assert [p.name for p in OPS] == sorted(ops.__all__) == list(table.load())
+
+
+@pytest.mark.parametrize("path", NATIVE, ids=_names(NATIVE))
+def test_native_code_includes_only_stable_headers(path: Path) -> None:
+    allowed = re.compile(
+        r"torch/(headeronly|csrc/stable|csrc/inductor/aoti_torch/c)/|fuseline/|impl_|tensor\.h"
+        r"|build_info\.h|cuda|sys/mman\.h|dlfcn\.h|immintrin\.h|[a-z_]+$|c[a-z]+$"
+    )
+    for include in re.findall(r'#include\s+[<"]([^>"]+)[>"]', path.read_text()):
+        assert allowed.match(include), include
+
+
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [("fuseline", "triton"), ("fuseline.table", "triton"), ("fuselab.report", "torch"),
+     ("fuselab.plan", "torch"), ("fuselab.store", "torch"), ("fuselab.metrics", "torch")],
+)  # fmt: skip
+def test_imports_stay_light(module: str, absent: str) -> None:
+    code = f"import {module}, sys; sys.exit({absent!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_import_leaves_cuda_alone() -> None:
+    code = "import fuseline, torch, sys; sys.exit(torch.cuda.is_initialized())"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", PYTHON + NATIVE, ids=_names(PYTHON + NATIVE))
+def test_files_stay_short(path: Path) -> None:
+    limit = 600 if path.name.startswith("impl_") else 400
+    assert len(path.read_text().splitlines()) <= limit
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=_names(PYTHON))
+def test_functions_stay_short(path: Path) -> None:
+    limit = 150 if path.name.startswith("impl_") else 60
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno:
+            assert node.end_lineno - node.lineno < limit, node.name
+
+
+def test_only_the_contract_registers_operators() -> None:
+    users = [p for p in PYTHON if p.is_relative_to(LIBRARY) and "torch.library" in p.read_text()]
+    assert _names(users) == ["fuseline/core/contract.py"]

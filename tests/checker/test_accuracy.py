@@ -1,0 +1,175 @@
+"""Error figures and budgets on numbers worked out by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from checker import model
+
+from fuseline.testing import (
+    Budget,
+    Case,
+    ErrorFigures,
+    accuracy,
+    errors,
+    make_dys,
+    over_budget,
+    run,
+)
+
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+SPEC = model.spec(model.RMSNorm.call)
+IDENTITY = replace(SPEC, reference=lambda x: x + 0, differentiable=("x",))
+
+
+def sample(dtype, shape=(6, 10), seed=3):
+    case = Case("sample", {"shape": shape})
+    generator = torch.Generator().manual_seed(seed)
+    return model.make_inputs(case, dtype, torch.device("cpu"), generator), generator
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "spacing"),
+    [
+        (1.0, F32, 2.0**-23),
+        (-1.5, F32, 2.0**-23),
+        (2.0, F32, 2.0**-22),
+        (0.0, F32, 2.0**-149),
+        (1e-45, F32, 2.0**-149),
+        (1.0, BF16, 2.0**-7),
+        (65504.0, torch.float16, 32.0),
+        (1.0, F64, 2.0**-52),
+    ],
+)
+def test_ulp(value, dtype, spacing):
+    assert accuracy.ulp(torch.tensor([value], dtype=F64), dtype).item() == spacing
+
+
+def test_figures_of_a_known_error():
+    x = torch.tensor([1.0, 4.0, 8.0], dtype=F32)
+    out = x + torch.tensor([0.0, 3 * 2.0**-21, 0.0])
+    figures = errors(IDENTITY, {"x": x}, "fwd", {"out0": out})["out0"]
+    assert figures.max_ulp == 3.0
+    assert figures.max_abs == 3 * 2.0**-21
+    assert figures.rms == pytest.approx(3 * 2.0**-21 / math.sqrt(3))
+    assert figures.scaled == 3 * 2.0**-21 / (2.0**-23 * 8.0)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_stray_non_finite_result_is_infinitely_wrong(wrong):
+    x = torch.tensor([1.0, 4.0])
+    figures = errors(IDENTITY, {"x": x}, "fwd", {"out0": torch.tensor([1.0, wrong])})["out0"]
+    assert figures.max_ulp == math.inf
+    assert over_budget(Budget(), F32, "fwd", figures, figures)
+
+
+def test_expected_non_finite_results_are_right():
+    x = torch.tensor([1.0, math.nan, math.inf, -math.inf])
+    assert errors(IDENTITY, {"x": x}, "fwd", {"out0": x.clone()})["out0"].max_ulp == 0.0
+    flipped = errors(IDENTITY, {"x": x}, "fwd", {"out0": x * torch.tensor([1.0, 1, 1, -1])})
+    assert flipped["out0"].max_ulp == math.inf
+
+
+def test_overflow_to_inf_is_what_rounding_gives():
+    x = torch.tensor([300.0], dtype=torch.float16)
+    spec = replace(IDENTITY, reference=lambda x: x * x)
+    assert errors(spec, {"x": x}, "fwd", {"out0": x * x})["out0"].max_ulp == 0.0
+
+
+def test_missing_and_misshapen_results_are_infinitely_wrong():
+    inputs, _ = sample(F32)
+    assert errors(SPEC, inputs, "fwd", {})["out0"].max_ulp == math.inf
+    half = {"out0": model.eager(**inputs)[:3]}
+    assert errors(SPEC, inputs, "fwd", half)["out0"].max_ulp == math.inf
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16, F64])
+def test_chunks_give_the_figures_of_the_whole(dtype, monkeypatch):
+    inputs, generator = sample(dtype, (7, 3, 10))
+    outputs = run(model.eager, SPEC, inputs, "fwd")
+    dys = make_dys(list(outputs.values()), generator)
+    results = run(model.eager, SPEC, inputs, "bwd", dys)
+    whole = errors(SPEC, inputs, "fwd", outputs), errors(SPEC, inputs, "bwd", results, dys)
+    calls = []
+
+    def counted(**given):
+        calls.append(given["x"].numel())
+        return model.reference(**given)
+
+    monkeypatch.setattr(accuracy, "CHUNK_ELEMENTS", 40)
+    spec = replace(SPEC, reference=counted)
+    parts = errors(spec, inputs, "fwd", outputs), errors(spec, inputs, "bwd", results, dys)
+    assert max(calls) <= 40
+    assert len(calls) == 12
+    for one, other in zip(whole, parts, strict=True):
+        for name in one:
+            # The sum over chunks rounds otherwise than the sum over the whole, in fp64.
+            slack = 4.0 if dtype == F64 and name == "weight" else 1e-6
+            assert other[name].scaled == pytest.approx(one[name].scaled, abs=slack)
+
+
+def test_fp64_is_held_against_longdouble():
+    numpy = pytest.importorskip("numpy")
+    seen = []
+
+    def longdouble(direction, dy, x, weight, eps):
+        seen.append((direction, x.dtype))
+        return (x / numpy.sqrt((x * x).mean(-1, keepdims=True) + eps) * weight,)
+
+    inputs, _ = sample(F64)
+    spec = replace(SPEC, longdouble=longdouble, reference=lambda **_: pytest.fail("fp64 used"))
+    figures = errors(spec, inputs, "fwd", run(model.eager, SPEC, inputs, "fwd"))["out0"]
+    assert seen == [("fwd", numpy.longdouble)]
+    assert 0.0 < figures.max_ulp < 8.0
+
+
+def test_run_gives_gradients_of_present_floating_inputs_only():
+    inputs, generator = sample(F32)
+    spec = replace(SPEC, differentiable=("x", "weight", "eps"))
+    dys = make_dys([inputs["x"]], generator)
+    assert list(run(model.eager, spec, inputs, "bwd", dys)) == ["x", "weight"]
+    assert not inputs["x"].requires_grad
+
+
+def test_backward_needs_dys():
+    inputs, _ = sample(F32)
+    with pytest.raises(ValueError, match="dys"):
+        run(model.eager, SPEC, inputs, "bwd")
+    with pytest.raises(ValueError, match="dys"):
+        errors(SPEC, inputs, "bwd", {})
+
+
+def figures(value):
+    return ErrorFigures(value, value, value, value)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "direction", "mine", "eager", "fine"),
+    [
+        (F64, "fwd", 8.0, 100.0, True),
+        (F64, "fwd", 8.1, 100.0, False),
+        (F64, "bwd", 8.0, 1.0, True),
+        (F64, "bwd", 8.1, 1.0, False),
+        (F32, "fwd", 2.0, None, True),
+        (F32, "fwd", 2.1, None, False),
+        (F32, "fwd", 6.0, 3.0, True),
+        (F32, "fwd", 6.1, 3.0, False),
+        (BF16, "fwd", 3.5, 2.5, True),
+        (BF16, "fwd", 3.6, 2.5, False),
+        (BF16, "bwd", 1.1, None, False),
+        # Eager without a right digit (2^23 ULP of fp32 are the value itself) is no yardstick.
+        (F32, "fwd", 3.0, 2.0**23, False),
+        (F32, "fwd", 3.0, math.inf, False),
+        (F32, "fwd", math.nan, 1.0, False),
+        # Terms that cancel.
+        (F64, "bwd", 200.0, 100.0, True),
+        (F64, "bwd", 201.0, 100.0, False),
+    ],
+)
+def test_over_budget(dtype, direction, mine, eager, fine):
+    yardstick = None if eager is None else figures(eager)
+    reason = over_budget(Budget(), dtype, direction, figures(mine), yardstick)
+    assert (reason is None) == fine, reason
+    if reason and math.isfinite(mine):
+        assert f"{mine:.4g}" in reason

@@ -1,0 +1,79 @@
+"""The same operator, broken in every way that must cost one cell and no more."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import torch
+from torch import Tensor
+from toy_ops import right, spec
+
+_CALLS: dict[str, int] = {}
+
+
+def _calls(name: str) -> int:
+    _CALLS[name] = _CALLS.get(name, 0) + 1
+    return _CALLS[name]
+
+
+def segfaults(x: Tensor, scale: float) -> Tensor:
+    ctypes.string_at(0)
+    return x
+
+
+def aborts(x: Tensor, scale: float) -> Tensor:
+    os.abort()
+
+
+def hangs(x: Tensor, scale: float) -> Tensor:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    # With the GIL held, as C code of an extension would hang.
+    ctypes.PyDLL(None).sleep(600)
+    return x
+
+
+def raises(x: Tensor, scale: float) -> Tensor:
+    raise ValueError("no such tile size")
+
+
+def starves(x: Tensor, scale: float) -> Tensor:
+    raise MemoryError("64 TiB wanted")
+
+
+def overwrites(x: Tensor, scale: float) -> Tensor:
+    y = right(x, scale)
+    with torch.no_grad():
+        x.mul_(2)
+    return y
+
+
+def overwrites_later(x: Tensor, scale: float) -> Tensor:
+    return right(x, scale) if _calls("overwrites_later") < 8 else overwrites(x, scale)
+
+
+def wrong(x: Tensor, scale: float) -> Tensor:
+    return right(x, scale * 1.01)
+
+
+def wrong_later(x: Tensor, scale: float) -> Tensor:
+    return right(x, scale) if _calls("wrong_later") < 8 else wrong(x, scale)
+
+
+def exits(x: Tensor, scale: float) -> Tensor:
+    sys.exit(7)
+
+
+def slow(x: Tensor, scale: float) -> Tensor:
+    time.sleep(0.1)
+    return right(x, scale)
+
+
+FAULTY = spec(
+    "faulty", right, segfaults, aborts, hangs, raises, starves, overwrites, wrong, exits,
+    overwrites_later, wrong_later,
+)  # fmt: skip
+SLUGGISH = [spec("sluggish", slow)]

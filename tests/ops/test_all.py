@@ -1,0 +1,32 @@
+"""Every operator of the table, in every implementation, answers the checker's questions."""
+
+import pytest
+import torch
+
+from fuseline import table
+from fuseline.testing import check
+
+SPECS = table.load()
+CELLS = [(name, impl.name) for name, spec in SPECS.items() for impl in spec.implementations]
+
+
+def ask(name, impl, device):
+    spec = SPECS[name]
+    reason = spec.implementation(impl).unavailable(device)
+    if reason:
+        pytest.skip(reason)
+    report = check(spec, [impl], device=device, level="quick")
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize(("name", "impl"), CELLS)
+def test_on_cpu(name, impl):
+    ask(name, impl, "cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("name", "impl"), CELLS)
+def test_on_cuda(name, impl):
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    ask(name, impl, "cuda")

@@ -1,0 +1,335 @@
+"""What is peculiar to RMSNorm: its registration, its transforms, its edges of range and layout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.library import opcheck
+
+import fuseline
+from fuseline.core import native
+from fuseline.ops.rms_norm.op import CONTRACT, SELECTOR, decomposed
+
+OPS = torch.ops.fuseline
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+pytestmark = pytest.mark.skipif(
+    native.status().state != "loaded", reason=str(native.status().why_not("cpu"))
+)
+
+
+def _native(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def _layouts(device: str) -> dict[str, torch.Tensor]:
+    return {
+        "contiguous": torch.randn(4, 6, 32, device=device),
+        "transposed": torch.randn(6, 32, 4, device=device).transpose(1, 2),
+        "last_stride_2": torch.randn(3, 64, device=device)[:, ::2],
+        "row_stride": torch.randn(8, 64, device=device)[:, :32],
+        "expanded": torch.randn(1, 32, device=device).expand(5, 32),
+        "empty": torch.randn(0, 32, device=device),
+        "one_dimension": torch.randn(32, device=device),
+    }
+
+
+def test_schemas_in_the_binary_are_those_of_the_contract() -> None:
+    for name, schema in CONTRACT.schemas().items():
+        assert str(getattr(OPS, name).default._schema) == f"fuseline::{name}{schema}"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("layout", _layouts("cpu"))
+@pytest.mark.parametrize("weighted", [True, False])
+def test_opcheck(device: str, layout: str, weighted: bool) -> None:
+    x = _layouts(device)[layout]
+    weight = torch.randn(32, device=device) if weighted else None
+    for op in (OPS.rms_norm, OPS._rms_norm, OPS._rms_norm_fwd):
+        opcheck(op, (x, weight, 1e-5))
+    if weight is not None:
+        weight.requires_grad_()
+    opcheck(OPS.rms_norm, (x.detach().requires_grad_(), weight, 1e-5))
+    _, rstd = OPS._rms_norm_fwd(x, weight, 1e-5)
+    dy = torch.randn(1, device=device).expand(x.shape)
+    for need_dx, need_dweight in ((True, True), (False, True), (True, False)):
+        args = (dy, x, None if weight is None else weight.detach(), rstd, need_dx, need_dweight)
+        opcheck(OPS._rms_norm_bwd, args)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_dynamo_finds_no_graph_break(device: str) -> None:
+    def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return fuseline.rms_norm(x * 1.5, weight, 1e-5) + 1
+
+    x, weight = torch.randn(4, 32, device=device), torch.randn(32, device=device)
+    report = torch._dynamo.explain(block)(x, weight)
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiles_whole_with_dynamic_shapes(device: str) -> None:
+    torch._dynamo.reset()
+
+    def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return fuseline.rms_norm(x * 1.5, weight, 1e-5) + 1
+
+    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    for shape in ((4, 6, 32), (3, 5, 48), (7, 2, 16)):
+        x = torch.randn(shape, device=device, requires_grad=True)
+        weight = torch.randn(shape[-1], device=device, requires_grad=True)
+        y, expected = compiled(x, weight), block(x, weight)
+        dy = torch.randn_like(y)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(y, (x, weight), dy), torch.autograd.grad(expected, (x, weight), dy)
+        )
+
+
+def test_export_keeps_the_public_operator() -> None:
+    module = fuseline.nn.RMSNorm(32)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(module, (torch.randn(4, 32),), dynamic_shapes=({0: batch},))
+    assert OPS.rms_norm.default in [node.target for node in program.graph.nodes]
+    x = torch.randn(9, 32)
+    torch.testing.assert_close(program.module()(x), module(x))
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_double_backward(weighted: bool) -> None:
+    x = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(7, dtype=torch.float64, requires_grad=True) if weighted else None
+    assert torch.autograd.gradgradcheck(lambda *t: fuseline.rms_norm(*t, 1e-5), (x, weight))
+
+
+def test_transforms_agree_with_torch() -> None:
+    x, weight = torch.randn(4, 7, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+    tangent = torch.randn_like(x)
+    for transform in (
+        lambda f: torch.func.jvp(lambda t: f(t, weight, 1e-5), (x,), (tangent,)),
+        lambda f: torch.func.grad(lambda t: f(t, weight, 1e-5).square().sum())(x),
+        lambda f: torch.func.vmap(lambda t: f(t, weight, 1e-5))(x),
+        lambda f: torch.func.vmap(lambda w: f(x, w, 1e-5))(weight.expand(3, 7) * tangent[:3]),
+        lambda f: torch.func.vmap(lambda t: f(t, weight, 1e-5), in_dims=1)(x[:, None].expand(4, 2, 7)),
+        lambda f: torch.func.vmap(torch.func.grad(lambda t: f(t, weight, 1e-5).sum()))(x),
+        lambda f: torch.func.hessian(lambda t: f(t, weight, 1e-5).square().sum())(x[0]),
+        lambda f: torch.func.jacfwd(lambda t: f(t, weight, 1e-5))(x[0]),
+        lambda f: torch.func.jacrev(lambda t: f(t, weight, 1e-5))(x[0]),
+    ):  # fmt: skip
+        torch.testing.assert_close(transform(fuseline.rms_norm), transform(_native))
+
+
+def test_forward_mode_without_requires_grad_keeps_the_tangent() -> None:
+    x, tangent = torch.randn(2, 5), torch.randn(2, 5)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        for f in (fuseline.rms_norm, OPS.rms_norm):
+            got = torch.autograd.forward_ad.unpack_dual(f(dual, None, 1e-5)).tangent
+            want = torch.autograd.forward_ad.unpack_dual(_native(dual, None, 1e-5)).tangent
+            torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gradients_only_for_what_asks(device: str) -> None:
+    x, weight = torch.randn(3, 9, device=device), torch.randn(9, device=device)
+    for wants_x, wants_weight in ((True, False), (False, True)):
+        a, b = x.clone().requires_grad_(wants_x), weight.clone().requires_grad_(wants_weight)
+        fuseline.rms_norm(a, b, 1e-5).sum().backward()
+        assert ((a.grad is not None), (b.grad is not None)) == (wants_x, wants_weight)
+    _, rstd = OPS._rms_norm_fwd(x, weight, 1e-5)
+    dx, dweight = OPS._rms_norm_bwd(x, x, weight, rstd, False, False)
+    assert dx.shape == dweight.shape == (0,)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("scale", [1e30, 1e-30])
+@pytest.mark.parametrize("n", [1, 61, 4096, 70000])
+def test_rows_that_leave_the_normal_range(
+    device: str, dtype: torch.dtype, scale: float, n: int
+) -> None:
+    """|x| = 1e30 or 1e-30 with eps = 0, beside an ordinary row (fp64: 1e300 and 1e-300)."""
+    scale = scale**10 if dtype == torch.float64 else scale
+    rows = torch.randn(3, n, dtype=torch.float64, device=device)
+    x = (rows * torch.tensor([[scale], [1.0], [scale]], dtype=torch.float64, device=device)).to(dtype)
+    weight = torch.randn(n, dtype=dtype, device=device)
+    y = fuseline.rms_norm(x, weight, 0.0)
+    # The oracle in the same range: a power of two out, which the norm does not see.
+    down = 2.0 ** torch.floor(torch.log2(x.double().abs().amax(-1, keepdim=True)))
+    expected = _native(x.double() / down, weight.double(), 0.0)
+    torch.testing.assert_close(
+        y.double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).tiny
+    )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_nan_and_inf_stay_in_their_rows(device: str) -> None:
+    x = torch.randn(4, 300, device=device)
+    clean = fuseline.rms_norm(x, None, 1e-5)
+    x[1, 7], x[2, 299] = float("nan"), float("inf")
+    y = fuseline.rms_norm(x, None, 1e-5)
+    assert torch.equal(y[[0, 3]], clean[[0, 3]])
+    assert y[1].isnan().all()
+    assert y[2, 299].isnan()
+    assert (y[2, :299] == 0).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_copies_are_made_only_where_no_row_stride_exists_and_are_counted(device: str) -> None:
+    for name, x in _layouts(device).items():
+        before = native.copies()
+        fuseline.rms_norm(x, None, 1e-5)
+        assert native.copies() - before == (name in ("transposed", "last_stride_2")), name
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_does_not_depend_on_the_batch(device: str) -> None:
+    for n in (5, 130, 1027, 4096):
+        x = torch.randn(2000, n, device=device)
+        assert torch.equal(fuseline.rms_norm(x, None, 1e-5)[:3], fuseline.rms_norm(x[:3], None, 1e-5))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("shape", [(3, 0), (0, 5), (2, 0, 4)])
+def test_empty(device: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, device=device, requires_grad=True)
+    weight = torch.randn(shape[-1], device=device, requires_grad=True)
+    y = fuseline.rms_norm(x, weight, 1e-5)
+    y.sum().backward()
+    assert y.shape == x.shape
+    assert x.grad is not None
+    assert x.grad.shape == x.shape
+    assert torch.equal(weight.grad, torch.zeros_like(weight))
+
+
+def test_raw_operators_refuse_what_the_kernels_cannot_read() -> None:
+    x, weight = torch.randn(3, 8), torch.randn(8)
+    _, rstd = OPS._rms_norm_fwd(x, weight, 1e-5)
+    for call, words in (
+        (lambda: OPS._rms_norm(x.int(), weight, 1e-5), "x must be float64"),
+        (lambda: OPS._rms_norm(x, weight[:7], 1e-5), r"weight has shape \[7\], expected \[8\]"),
+        (lambda: OPS._rms_norm(x, weight.half(), 1e-5), "weight must have the dtype"),
+        (lambda: OPS._rms_norm(torch.tensor(1.0), None, 1e-5), "at least one dimension"),
+        (lambda: OPS._rms_norm(x.to_sparse(), None, 1e-5), "dense|sparse|Sparse"),
+        (lambda: OPS._rms_norm_bwd(x[:2], x, weight, rstd, True, True), "dy has shape"),
+        (lambda: OPS._rms_norm_bwd(x.half(), x, weight, rstd, True, True), "dy must have the dtype"),
+        (lambda: OPS._rms_norm_bwd(x, x, weight, rstd[:2], True, True), "rstd has shape"),
+        (lambda: OPS._rms_norm_bwd(x, x, weight, rstd.double(), True, True), "rstd must be"),
+    ):  # fmt: skip
+        with pytest.raises((RuntimeError, NotImplementedError), match=words):
+            call()
+
+
+def test_the_kernel_takes_the_eps_that_the_public_function_refuses() -> None:
+    x = torch.randn(3, 8) * 10
+    torch.testing.assert_close(OPS.rms_norm(x, None, -0.5), _native(x, None, -0.5))
+    with pytest.raises(ValueError, match="eps is -0.5, expected a number >= 0"):
+        fuseline.rms_norm(x, None, -0.5)
+
+
+def test_unknown_implementation_lists_those_that_exist() -> None:
+    with pytest.raises(ValueError, match="'fast', expected one of: auto, cuda, cpu,.*triton, eager"):
+        fuseline.rms_norm(torch.randn(2, 3), impl="fast")
+
+
+def test_an_implementation_for_another_device_says_so() -> None:
+    with pytest.raises(RuntimeError, match="impl 'cuda' cannot run here: it needs x on cuda"):
+        fuseline.rms_norm(torch.randn(2, 3), impl="cuda")
+
+
+def test_eps_defaults_to_that_of_the_dtype_of_x() -> None:
+    for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+        x = torch.randn(2, 64).to(dtype) * 1e-2
+        expected = fuseline.rms_norm(x, None, torch.finfo(dtype).eps)
+        assert torch.equal(fuseline.rms_norm(x), expected)
+
+
+def test_decomposed_is_the_same_function() -> None:
+    x, weight = torch.randn(5, 33), torch.randn(33)
+    for scale, eps in ((1.0, 1e-5), (1e30, 0.0), (1e-30, 0.0), (1e-30, 1e-6)):
+        torch.testing.assert_close(
+            decomposed(x * scale, weight, eps), fuseline.rms_norm(x * scale, weight, eps)
+        )
+
+
+def test_module_is_torchs_in_all_but_speed() -> None:
+    for shape in (8, (8,), (2, 4)):
+        ours, theirs = fuseline.nn.RMSNorm(shape, eps=1e-5), torch.nn.RMSNorm(shape, eps=1e-5)
+        torch.nn.init.normal_(theirs.weight)
+        ours.load_state_dict(theirs.state_dict(), strict=True)
+        theirs.load_state_dict(ours.state_dict(), strict=True)
+        assert repr(ours) == repr(theirs)
+        x = torch.randn(3, 2, 4) if shape == (2, 4) else torch.randn(3, 8)
+        torch.testing.assert_close(ours(x), theirs(x))
+    assert fuseline.nn.RMSNorm(8, elementwise_affine=False).weight is None
+
+
+def test_without_the_binary_auto_runs_eager_and_says_so_once(tmp_path: object) -> None:
+    code = """
+import warnings, torch
+from fuseline.core import native
+native._find = lambda: None
+import fuseline
+x = torch.randn(3, 8)
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    y = fuseline.rms_norm(x); fuseline.rms_norm(x)
+assert len(seen) == 1 and "eager" in str(seen[0].message) and "pip install" in str(seen[0].message)
+torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (8,)))
+for call in (lambda: fuseline.rms_norm(x, impl="cpu"), lambda: torch.ops.fuseline.rms_norm(x, None, 0.)):
+    try:
+        call()
+    except RuntimeError as error:
+        assert "missing" in str(error) and "pip install" in str(error), error
+    else:
+        raise AssertionError("ran without a binary")
+assert torch.ops.fuseline.rms_norm(x.to("meta"), None, 0.0).shape == x.shape
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_broken_binary_names_cause_and_remedy(tmp_path: object) -> None:
+    code = f"""
+import pathlib
+from fuseline.core import native
+path = pathlib.Path({str(tmp_path)!r}) / native.LIBRARY
+path.write_bytes(b"not a library")
+native._find = lambda: path
+import fuseline, torch
+try:
+    fuseline.rms_norm(torch.randn(2, 3), impl="cpu")
+except RuntimeError as error:
+    assert "broken" in str(error) and "does not load" in str(error) and "pip" in str(error), error
+else:
+    raise AssertionError("ran with a broken binary")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    x, weight = torch.randn(700, 513), torch.randn(513, requires_grad=True)
+    threads, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 5):
+            torch.set_num_threads(count)
+            y = fuseline.rms_norm(x, weight, 1e-5)
+            results.append((y, *torch.autograd.grad(y, weight, x)))
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+def test_no_warning_on_an_ordinary_call() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fuseline.rms_norm(torch.randn(2, 8), torch.randn(8))
+
+
+def test_selector_prefers_the_binary() -> None:
+    assert SELECTOR.pick("auto", "cpu") is SELECTOR.pick("cpu", "cpu")

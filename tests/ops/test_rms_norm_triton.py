@@ -1,0 +1,125 @@
+"""What is peculiar to RMSNorm in Triton: the interpreter, and compiling without a GPU."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from triton.backends.compiler import GPUTarget  # noqa: E402
+from triton.compiler import ASTSource  # noqa: E402
+
+from fuseline.ops.rms_norm import impl_triton  # noqa: E402
+
+TYPES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+
+
+def launches(n, dtype, weight_dtype):
+    """Every launch (kernel, arguments, meta) of forward and backward, none of them run."""
+    seen = []
+
+    class Recorder:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            return lambda *args, **meta: seen.append((self.kernel, args, meta))
+
+    x = torch.empty(10000, n, dtype=dtype, device="meta")
+    w = None if weight_dtype is None else torch.empty(n, dtype=weight_dtype, device="meta")
+    _, rstd = impl_triton.fwd(x, w, 1e-5, save_rstd=True, wrap=Recorder)
+    impl_triton.bwd(x, x, w, rstd, need_dx=True, need_dweight=True, wrap=Recorder)
+    return seen
+
+
+def compile_for_hopper(kernel, args, meta):
+    """The kernel as a launch on 16-byte-aligned tensors would compile it for sm_90."""
+    names = [p.name for p in kernel.params]
+    values = dict(zip(names, args, strict=False)) | meta
+    signature, constants, attributes = {}, {}, {}
+    for i, parameter in enumerate(kernel.params):
+        name, value = parameter.name, values[parameter.name]
+        if parameter.is_constexpr or value is None:
+            signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[name] = "*" + TYPES[value.dtype]
+            attributes[(i,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = {"num_warps": meta["num_warps"]}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def resources(compiled, folder):
+    """(registers, bytes of stack) of one thread; spilled registers live on the stack."""
+    cubin = folder / "kernel.cubin"
+    cubin.write_bytes(compiled.asm["cubin"])
+    cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    command = [cuobjdump, "--dump-resource-usage", cubin]
+    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    return int(found[1]), int(found[2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_interpreter():
+    """In a process of its own: TRITON_INTERPRET counts when triton is imported."""
+    cases = Path(__file__).with_name("triton_interpreter_cases.py")
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore::RuntimeWarning", str(cases)]
+    run = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+
+
+# Rows up to these lengths stay in registers, forward and backward, without a spill.
+NO_SPILLS = {torch.bfloat16: 8192, torch.float16: 8192, torch.float32: 8192, torch.float64: 64}
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("n", [64, 1027, 2048, 4096, 8192, 16384, 32768, 70000])
+def test_compiles_for_hopper(n, dtype, tmp_path):
+    for weight_dtype in (dtype, None) if n == 4096 else (dtype,):
+        for kernel, args, meta in launches(n, dtype, weight_dtype):
+            registers, stack = resources(compile_for_hopper(kernel, args, meta), tmp_path)
+            print(f"{kernel.__name__} {n} {TYPES[dtype]} {meta}: {registers} registers, {stack} B")
+            assert registers * 32 * meta["num_warps"] <= 65536
+            assert stack == 0 or n > NO_SPILLS[dtype]
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
+def test_hot_loops_use_wide_and_asynchronous_accesses():
+    forward, backward, _ = launches(4096, torch.bfloat16, torch.bfloat16)
+    ptx = compile_for_hopper(*forward).asm["ptx"]
+    assert len(re.findall(r"ld\.global\S*evict_first\S*v4\.b32", ptx)) == 4
+    assert not re.search(r"ld\.global\S*\.b16", ptx)
+    ptx = compile_for_hopper(*backward).asm["ptx"]
+    assert "cp.async.cg.shared.global [ %" in ptx
+    assert ", 0x10," in ptx
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
+def test_neither_rows_nor_eps_recompile():
+    """Row counts, strides and eps are plain run-time arguments of every kernel."""
+    found = [launches(n, torch.float32, torch.float32) for n in (64, 70000)]
+    kernels = {kernel.__name__: kernel for seen in found for kernel, *_ in seen}
+    assert len(kernels) == 6
+    for kernel in kernels.values():
+        counts = [p for p in kernel.params if not p.is_constexpr and "_ptr" not in p.name]
+        assert counts
+        assert all(p.do_not_specialize for p in counts)
