@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 LAB_PACKAGES = ("click", "rich", "jinja2", "matplotlib", "numpy")
@@ -20,6 +21,8 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(USAGE)
+    # A batch system's polite end is an interruption like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(command())
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable
-from types import FrameType
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -22,16 +20,15 @@ def cli() -> None:
     """Check, measure and compare operators: ours, or your own from a Python file."""
 
 
-def command() -> int:
-    """Run the command line; return 0 ok, 1 failed, 2 usage, 3 no data, 130 interrupted."""
+def command(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (sys.argv by default); return 0 ok, 1 failed, 2 usage, 3 no data, 130 interrupted."""
     from fuselab.plan import PlanError
     from fuselab.runner import WorkerError
     from fuselab.store import StoreError
     from fuselab.worker.specs import SpecError
 
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return int(cli.main(standalone_mode=False) or 0)
+        return int(cli.main(arguments, standalone_mode=False) or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
@@ -44,10 +41,6 @@ def command() -> int:
     except (click.Abort, KeyboardInterrupt):
         click.echo("interrupted; the same command goes on from here", err=True)
         return INTERRUPTED
-
-
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _fail(error: Exception, code: int) -> int:

@@ -12,10 +12,8 @@ from fuseline.testing import Case, check
 CASES = (Case("7x1", {"shape": (7, 1)}), Case("3x2", {"shape": (3, 2)}))
 
 
-@pytest.mark.parametrize("fn", [model.RMSNorm.call, model.eager], ids=["by hand", "eager"])
-def test_short_rows_pass(fn):
-    spec = replace(model.spec(fn), cases=CASES)
-    report = check(spec, ["tried"], level="quick")
+def test_short_rows_pass():
+    report = check(replace(model.spec(model.RMSNorm.call), cases=CASES), level="quick")
     assert report.ok, str(report)
 
 

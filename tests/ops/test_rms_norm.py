@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ import torch.nn.functional as F
 from torch.library import opcheck
 
 import fuseline
+from fuseline import table
 from fuseline.core import native
 from fuseline.ops.rms_norm.op import CONTRACT, SELECTOR, decomposed
 
@@ -269,38 +272,47 @@ def test_module_is_torchs_in_all_but_speed() -> None:
     assert fuseline.nn.RMSNorm(8, elementwise_affine=False).weight is None
 
 
-def test_without_the_binary_auto_runs_eager_and_says_so_once(tmp_path: object) -> None:
+def _run_copy(folder: Path, code: str, binary: bytes | None) -> None:
+    """Runs code against a copy of the package that has this binary, or none."""
+    copy = folder / "fuseline"
+    shutil.copytree(Path(table.__file__).parent, copy, ignore=shutil.ignore_patterns("*.so"))
+    if binary is not None:
+        (copy / native.LIBRARY).write_bytes(binary)
+    alone = f"""
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "editable" not in type(f).__module__]
+sys.path.insert(0, {str(folder)!r})
+import fuseline, torch, warnings
+assert list(fuseline.__path__) == [{str(copy)!r}], fuseline.__path__
+"""
+    done = subprocess.run([sys.executable, "-c", alone + code], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+
+
+def test_without_the_binary_auto_runs_eager_and_says_so_once(tmp_path: Path) -> None:
     code = """
-import warnings, torch
-from fuseline.core import native
-native._find = lambda: None
-import fuseline
 x = torch.randn(3, 8)
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
     y = fuseline.rms_norm(x); fuseline.rms_norm(x)
-assert len(seen) == 1 and "eager" in str(seen[0].message) and "pip install" in str(seen[0].message)
+assert len(seen) == 1, seen
+assert "eager" in str(seen[0].message) and "pip install" in str(seen[0].message)
 torch.testing.assert_close(y, torch.nn.functional.rms_norm(x, (8,)))
-for call in (lambda: fuseline.rms_norm(x, impl="cpu"), lambda: torch.ops.fuseline.rms_norm(x, None, 0.)):
+op = torch.ops.fuseline.rms_norm
+for call in (lambda: fuseline.rms_norm(x, impl="cpu"), lambda: op(x, None, 0.0)):
     try:
         call()
     except RuntimeError as error:
         assert "missing" in str(error) and "pip install" in str(error), error
     else:
         raise AssertionError("ran without a binary")
-assert torch.ops.fuseline.rms_norm(x.to("meta"), None, 0.0).shape == x.shape
+assert op(x.to("meta"), None, 0.0).shape == x.shape
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    _run_copy(tmp_path, code, None)
 
 
-def test_a_broken_binary_names_cause_and_remedy(tmp_path: object) -> None:
-    code = f"""
-import pathlib
-from fuseline.core import native
-path = pathlib.Path({str(tmp_path)!r}) / native.LIBRARY
-path.write_bytes(b"not a library")
-native._find = lambda: path
-import fuseline, torch
+def test_a_broken_binary_names_cause_and_remedy(tmp_path: Path) -> None:
+    code = """
 try:
     fuseline.rms_norm(torch.randn(2, 3), impl="cpu")
 except RuntimeError as error:
@@ -308,7 +320,7 @@ except RuntimeError as error:
 else:
     raise AssertionError("ran with a broken binary")
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    _run_copy(tmp_path, code, b"not a library")
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:

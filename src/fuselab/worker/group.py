@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from fuselab.worker.baselines import COMPILE
 from fuselab.worker.ceiling import Streams, mix_of, peak_bytes
 from fuselab.worker.problem import Problem, build, rotation
 from fuselab.worker.protocol import Emit, Fatal, judge
-from fuselab.worker.timing import Arena
+from fuselab.worker.timing import Arena, Timing
 from fuselab.worker.trial import Trial
 from fuseline.core.spec import Cost
 
@@ -67,13 +67,20 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
     plans = timing.plan([trial for trial in alive if trial.alive], problem.device)
     problem.grow(rotation(problem, max((p.calls for p in plans.values()), default=1)))
     arena = Arena(problem.device, len(problem.sets), problem.first.nbytes, problem.overwritten)
-    timer, readings = timing.rounds(alive, plans, arena, recheck, emit)
+    timed = timing.rounds(alive, plans, arena, recheck, emit)
     for trial in alive:
         if trial.alive:
             _weigh(problem, trial, plans[trial.name].room, emit)
         if trial.name == COMPILE:
             _judge_compile(trial)
-    return [trial.measurement(timer, readings.get(trial.name)) for trial in trials]
+    return _records(trials, timed)
+
+
+def _records(trials: Sequence[Trial], timed: Timing) -> list[Measurement]:
+    return [
+        trial.measurement(timed.timer, timed.readings.get(trial.name), timed.disturbance)
+        for trial in trials
+    ]
 
 
 def _ceiling_trial(problem: Problem, cost: Cost) -> Trial:
@@ -120,5 +127,5 @@ def _ceilings(group: Group, device: torch.device, emit: Emit) -> list[Measuremen
         trials.append(trial)
     arena = Arena(device, 1, nbytes, lambda: ())
     plans = timing.plan(trials, device)
-    timer, readings = timing.rounds(trials, plans, arena, lambda trial, output: None, emit)
-    return [trial.measurement(timer, readings.get(trial.name)) for trial in trials]
+    timed = timing.rounds(trials, plans, arena, lambda trial, output: None, emit)
+    return _records(trials, timed)

@@ -17,6 +17,7 @@ from fuselab.timers.cupti import CuptiTimer
 from fuselab.timers.wall import WallTimer
 from fuselab.worker.baselines import COMPILE
 from fuselab.worker.inputs import COLD_FACTOR, MEMORY_SHARE, cache_bytes, free_bytes
+from fuselab.worker.load import OtherLoad
 from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
 from fuselab.worker.trial import Trial
 
@@ -56,6 +57,15 @@ class Plan:
     room: int
 
 
+@dataclass(frozen=True)
+class Timing:
+    """What the rounds gave: readings by implementation, and what disturbed them, or ""."""
+
+    timer: str
+    readings: Mapping[str, Reading]
+    disturbance: str = ""
+
+
 def make_timer(device: torch.device) -> Timer:
     """Return the timer of the device: kernel time on a GPU, wall time on a CPU."""
     return CuptiTimer() if device.type == "cuda" else WallTimer()
@@ -87,19 +97,19 @@ def rounds(
     arena: Arena,
     recheck: Callable[[Trial, Any], None],
     emit: Emit,
-) -> tuple[str, dict[str, Reading]]:
-    """Time the trials in rounds; return the timer's name and its readings by implementation.
+) -> Timing:
+    """Time the trials in rounds.
 
     A trial ends here if it overwrites its inputs; `recheck` sees its last output.
     """
     timer = make_timer(arena.device)
     if not any(trial.alive for trial in trials):
-        return timer.name, {}
+        return Timing(timer.name, {})
     scrub = _scrubber(arena)
     gc.collect()
     gc.disable()
     try:
-        with timer:
+        with timer, OtherLoad() as load:
             for turn in range(ROUNDS):
                 first = turn % len(trials)
                 for trial in [*trials[first:], *trials[:first]]:
@@ -112,13 +122,13 @@ def rounds(
         for trial in trials:
             if trial.alive:
                 trial.fail(Status.INVALID, str(error))
-        return timer.name, {}
+        return Timing(timer.name, {})
     finally:
         gc.enable()
     for name, reading in readings.items():
         trial = next(t for t in trials if t.name == name)
         trial.proof |= _proof(plans[name], arena, reading)
-    return timer.name, readings
+    return Timing(timer.name, readings, load.disturbance if arena.device.type == "cpu" else "")
 
 
 def _plan(trial: Trial, device: torch.device) -> Plan:

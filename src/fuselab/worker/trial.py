@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
@@ -55,25 +55,26 @@ class Trial:
     def fail(self, status: Status, reason: str) -> None:
         self.status, self.reason = status, reason
 
-    def measurement(self, timer: str = "", reading: Reading | None = None) -> Measurement:
-        """Return the record of the trial: with numbers if it is alive and was timed."""
-        if not self.alive:
-            reading = None
-        samples = reading.samples_us if reading else ()
-        # A call on a CPU returns when it is done, so the host is busy all the time.
-        host_us = median(samples) if samples and timer == "wall" else self.host_us
-        record = Measurement(
-            cell=self.cell,
-            status=self.status or Status.OK,
-            reason=self.reason,
+    def measurement(self, timer: str, reading: Reading | None, disturbance: str) -> Measurement:
+        """Return the record of the trial; its numbers are noisy if something disturbed them."""
+        known: dict[str, Any] = {
+            "cell": self.cell,
+            "accuracy": self.accuracy,
+            "ideal_bytes": self.cost.bytes,
+            "flops": self.cost.flops or None,
+            "proof": self.proof,
+        }
+        if self.status is not None or reading is None:
+            status = self.status or Status.INVALID
+            return Measurement(status=status, reason=self.reason or "never timed", **known)
+        return Measurement(
+            status=Status.NOISY if disturbance else Status.OK,
+            reason="; ".join(filter(None, (self.reason, disturbance))),
             timer=timer,
-            samples_us=samples,
-            host_us=host_us if self.alive else None,
-            accuracy=self.accuracy,
-            ideal_bytes=self.cost.bytes,
-            flops=self.cost.flops or None,
-            proof=self.proof,
+            samples_us=reading.samples_us,
+            # A call on a CPU returns when it is done, so the host is busy all the time.
+            host_us=median(reading.samples_us) if timer == "wall" else self.host_us,
+            peak_bytes=self.peak_bytes,
+            buffer_bytes=self.buffer_bytes,
+            **known,
         )
-        if not self.alive:
-            return record
-        return replace(record, peak_bytes=self.peak_bytes, buffer_bytes=self.buffer_bytes)

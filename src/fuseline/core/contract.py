@@ -13,12 +13,12 @@ import torch
 import torch.autograd.forward_ad as fwd_ad
 from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
+from torch.nn import Parameter
 
 from fuseline.core import native
 
 NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
-_PLAIN = (Tensor, torch.nn.Parameter)
 
 Function = Callable[..., Any]
 
@@ -90,14 +90,15 @@ class Variant:
         """Runs the operator; the tensors among `args` decide how little machinery it needs."""
         if torch.compiler.is_compiling():
             return self.public(*args)
-        tensors = [a for a in args if isinstance(a, Tensor)]
-        if (
-            torch._C._are_functorch_transforms_active()
-            or fwd_ad._current_level >= 0
-            or any(type(t) not in _PLAIN for t in tensors)
-        ):
+        needs_grad = False
+        for a in args:
+            if type(a) is Tensor or type(a) is Parameter:
+                needs_grad = needs_grad or a.requires_grad
+            elif isinstance(a, Tensor):
+                return self.public(*args)
+        if torch._C._are_functorch_transforms_active() or fwd_ad._current_level >= 0:
             return self.public(*args)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        if needs_grad and torch.is_grad_enabled():
             return self._eager_apply(*args)
         return self._eager(*args)
 

@@ -3,7 +3,7 @@
 
 #include <tuple>
 
-#include "fuseline/core/native/tensor.h"
+#include "fuseline/core/cpp/tensor.h"
 
 namespace fuseline::rms_norm {
 

@@ -1,5 +1,5 @@
 // CUDA backend of rms_norm: checks, allocation, launch, registration. Kernels: impl_cuda_*.cuh.
-#include "fuseline/core/native/cuda.h"
+#include "fuseline/core/cpp/cuda.h"
 #include "impl_args.h"
 #include "impl_cuda_launch.h"
 

@@ -43,33 +43,13 @@ __device__ __forceinline__ Pack<T, VEC> gradient(const Values<S, VEC>& x, Values
   return pack<T>(g);
 }
 
-// How a block works on rows: VEC elements an access, ITEMS accesses a thread; rows of several
-// warps or of part of one; x and dy kept in registers between the two passes over a row, or read
-// again (from L2); the next row loaded while this one is reduced, or not.
-template <int VEC_, int ITEMS_, bool MULTI_WARP_, bool KEEP_, bool PREFETCH_, int MAX_THREADS_, int MIN_BLOCKS_>
+// How a block works on rows: VEC elements an access, ITEMS accesses a thread, rows of several warps
+// or of part of one.
+template <int VEC_, int ITEMS_, bool MULTI_WARP_, int MAX_THREADS_, int MIN_BLOCKS_>
 struct BwdShape {
-  static constexpr int VEC = VEC_, ITEMS = ITEMS_, MAX_THREADS = MAX_THREADS_;
-  static constexpr int MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool MULTI_WARP = MULTI_WARP_, KEEP = KEEP_, PREFETCH = PREFETCH_;
-};
-
-// The packs of x and dy that one thread holds of one row.
-template <typename T, typename Shape>
-struct RowPacks {
-  static constexpr int N = Shape::KEEP ? Shape::ITEMS : 1;
-  Pack<T, Shape::VEC> x[N], dy[N];
-
-  template <typename W>
-  __device__ __forceinline__ void fetch(const BwdArgs<T, W>& a, int64_t row, int first, int step) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const int col = first + i * step;
-      if (col < static_cast<int>(a.n)) {
-        x[i] = load<T, Shape::VEC>(a.x + row * a.x_stride + col);
-        dy[i] = load<T, Shape::VEC>(a.dy + row * a.dy_stride + col);
-      }
-    }
-  }
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_;
+  static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
+  static constexpr bool MULTI_WARP = MULTI_WARP_;
 };
 
 // Adds up the rows that a block held at once, warp by warp in shared memory, and writes the sum.
@@ -134,31 +114,28 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const S inv_n = S(1) / static_cast<S>(n);
 
   S acc[ITEMS][VEC] = {};
-  RowPacks<T, Shape> now, next;
-  int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
-  if constexpr (Shape::PREFETCH) {
-    if (row < a.rows) now.fetch(a, row, first, step);
-  }
-
   // All groups of a block run the same number of rounds: sums need every lane.
+  int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
   int parity = 0;
   for (int64_t base = static_cast<int64_t>(blockIdx.x) * groups; base < a.rows;
        base += row_step, row += row_step, parity ^= 1) {
     const bool active = row < a.rows;
     const S rstd = active ? a.rstd[row] : S(0);
-    if constexpr (Shape::PREFETCH) {
-      if (row + row_step < a.rows) next.fetch(a, row + row_step, first, step);
-    } else if (Shape::KEEP && active) {
-      now.fetch(a, row, first, step);
+    Pack<T, VEC> x_packs[ITEMS], dy_packs[ITEMS];
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const int col = first + i * step;
+      if (active && col < n) {
+        x_packs[i] = load<T, VEC>(a.x + row * a.x_stride + col);
+        dy_packs[i] = load<T, VEC>(a.dy + row * a.dy_stride + col);
+      }
     }
     S dot = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = first + i * step;
-      const int k = Shape::KEEP ? i : 0;
       if (active && col < n) {
-        if constexpr (!Shape::KEEP) now.fetch(a, row, col, 0);
-        const Values<S, VEC> x = unpack<S>(now.x[k]), dy = unpack<S>(now.dy[k]);
+        const Values<S, VEC> x = unpack<S>(x_packs[i]), dy = unpack<S>(dy_packs[i]);
         const Values<S, VEC> g = weighted<S, W, VEC>(dy, a.weight, col);
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
@@ -170,19 +147,16 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     }
     const S mean = row_sum<Shape::MULTI_WARP>(dot, row_threads, scratch[parity]) * inv_n;
     if (active && a.dx) {
-      T* dx = a.dx + row * a.n;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int col = first + i * step;
-        const int k = Shape::KEEP ? i : 0;
         if (col < n) {
-          if constexpr (!Shape::KEEP) now.fetch(a, row, col, 0);
-          const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(now.dy[k]), a.weight, col);
-          store<T, VEC>(dx + col, gradient<T>(unpack<S>(now.x[k]), g, rstd, mean));
+          const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(dy_packs[i]), a.weight, col);
+          store<T, VEC>(a.dx + row * a.n + col,
+                        gradient<T>(unpack<S>(x_packs[i]), g, rstd, mean));
         }
       }
     }
-    if constexpr (Shape::PREFETCH) now = next;
   }
   if (a.partial) write_partial<T, Shape>(acc, a.partial + static_cast<int64_t>(blockIdx.x) * a.n,
                                          n, row_threads);

@@ -11,7 +11,7 @@
 namespace fuseline::rms_norm {
 namespace {
 
-constexpr int kMidBlock = 256;
+constexpr int kHalfBlock = kMaxBlock / 2;
 
 int pow2_at_least(int64_t v) {
   int p = 1;
@@ -72,22 +72,16 @@ cudaError_t fwd_typed(const FwdProblem& p) {
 
 struct Long {};  // rows that no block can hold
 
-// Calls f with the BwdShape for rows of `packs` accesses, or with Long. Chosen on an H200 by the
-// table in the operator's README: enough warps an SM to hide latency beats loading ahead, and
-// accumulators (one register a column) must leave room for them.
+// Calls f with the BwdShape for rows of `packs` accesses, or with Long. The table in the
+// operator's README has the measurements: 64 registers a thread, and so two blocks of 512 an SM,
+// beat loading the next row ahead (fewer warps) and reading a row twice.
 template <typename T, int VEC, typename F>
 auto with_bwd_shape(int64_t packs, const F& f) {
-  constexpr bool kDouble = sizeof(T) == 8;
-  if (packs <= kWarp) return f(BwdShape<VEC, 1, false, true, true, kMidBlock, 1>{});
-  if (packs <= 2 * kWarp) return f(BwdShape<VEC, 2, false, true, false, kMidBlock, 1>{});
-  if constexpr (VEC == 1) {
-    if (packs <= 8 * kMidBlock) return f(BwdShape<VEC, 8, true, true, false, kMidBlock, 2>{});
-    if (packs <= 8 * kMaxBlock) return f(BwdShape<VEC, 8, true, !kDouble, false, kMaxBlock, 1>{});
-  } else {
-    if (packs <= 2 * kMidBlock) return f(BwdShape<VEC, 2, true, true, false, kMidBlock, 3>{});
-    if (packs <= 4 * kMidBlock * 2) return f(BwdShape<VEC, 4, true, false, false, 2 * kMidBlock, 2>{});
-    if (packs <= 4 * kMaxBlock) return f(BwdShape<VEC, 4, true, false, false, kMaxBlock, 1>{});
-  }
+  constexpr int kItems = VEC > 1 ? 2 : sizeof(T) == 8 ? 4 : 8;
+  if (packs <= kWarp) return f(BwdShape<VEC, 1, false, kHalfBlock, 1>{});
+  if (packs <= 2 * kWarp) return f(BwdShape<VEC, 2, false, kHalfBlock, 1>{});
+  if (packs <= kItems * kHalfBlock) return f(BwdShape<VEC, kItems, true, kHalfBlock, 2>{});
+  if (packs <= kItems * kMaxBlock) return f(BwdShape<VEC, kItems, true, kMaxBlock, 1>{});
   return f(Long{});
 }
 
@@ -96,10 +90,10 @@ int row_threads_of(int64_t packs) {
   return Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : std::min(kWarp, pow2_at_least(packs));
 }
 
-// Threads of a block: whole rows, as near to kMidBlock as they come.
+// Threads of a block: as many whole rows as it may hold.
 template <typename Shape>
 int threads_of(int row_threads) {
-  return std::max(row_threads, kMidBlock / row_threads * row_threads);
+  return Shape::MAX_THREADS / row_threads * row_threads;
 }
 
 // Column tiles of the kernels for long rows, and the blocks that share the rows of each.

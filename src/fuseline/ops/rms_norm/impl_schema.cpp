@@ -1,5 +1,5 @@
 // The operator's schemas; op.py repeats them for installations without this binary.
-#include "fuseline/core/native/tensor.h"
+#include "fuseline/core/cpp/tensor.h"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
   m.def("rms_norm(Tensor x, Tensor? weight, float eps) -> Tensor");

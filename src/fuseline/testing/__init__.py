@@ -1,0 +1,34 @@
+"""The checker: is an operator right, ours or your own."""
+
+from fuseline.core.spec import (
+    Budget,
+    Case,
+    Cost,
+    Direction,
+    ErrorCase,
+    Implementation,
+    Inputs,
+    OpSpec,
+)
+from fuseline.testing.accuracy import ErrorFigures, errors, make_dys, over_budget, run
+from fuseline.testing.check import check
+from fuseline.testing.report import CheckReport, Finding
+
+__all__ = [
+    "Budget",
+    "Case",
+    "CheckReport",
+    "Cost",
+    "Direction",
+    "ErrorCase",
+    "ErrorFigures",
+    "Finding",
+    "Implementation",
+    "Inputs",
+    "OpSpec",
+    "check",
+    "errors",
+    "make_dys",
+    "over_budget",
+    "run",
+]

@@ -1,0 +1,327 @@
+"""How far results are from the fp64 oracle, and whether that is too far."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Budget, Direction, Inputs, OpSpec
+
+CHUNK_ELEMENTS = 1 << 24
+LONGDOUBLE_ELEMENTS = 1 << 18
+
+# A result this wrong, relative to its size, is no yardstick for others.
+HOPELESS = 0.25
+
+
+@dataclass(frozen=True)
+class ErrorFigures:
+    """Error against the oracle: absolute (max, rms), in ULP, and as max_abs / (eps * max|ref|).
+
+    All but `rms` are infinite where the result is missing, has another shape, or is NaN or Inf
+    where the oracle is not (or the reverse).
+    """
+
+    max_abs: float
+    rms: float
+    max_ulp: float
+    scaled: float
+
+
+NOTHING_RIGHT = ErrorFigures(math.inf, math.inf, math.inf, math.inf)
+
+
+def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The outputs of a call as a tuple, whether it returned one tensor or several."""
+    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def gradient_names(spec: OpSpec, inputs: Inputs) -> tuple[str, ...]:
+    """The `differentiable` inputs that are present and floating."""
+    return tuple(n for n in spec.differentiable if _is_floating(inputs.get(n)))
+
+
+def run(
+    fn: Callable[..., Any],
+    spec: OpSpec,
+    inputs: Inputs,
+    direction: Direction,
+    dys: tuple[Tensor, ...] | None = None,
+) -> dict[str, Tensor]:
+    """Call fn once: fwd gives {"out0": y, ...}, bwd {input name: gradient} through autograd.
+
+    The leaves are the inputs detached, so their memory layout is kept. A gradient that autograd
+    does not deliver is absent from the result.
+    """
+    if direction == "fwd":
+        with torch.no_grad():
+            return {f"out{i}": y for i, y in enumerate(as_tuple(fn(**inputs)))}
+    if dys is None:
+        raise ValueError("dys: expected one gradient per output for direction 'bwd', got None")
+    names = gradient_names(spec, inputs)
+    return {n: g for n, g in _gradients(fn, inputs, names, dys).items() if g is not None}
+
+
+def make_dys(outputs: Sequence[Tensor], generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Output gradients from N(0, 1), each with its output's dtype, device and shape."""
+    return tuple(_normal_like(y, generator) for y in outputs)
+
+
+def errors(
+    spec: OpSpec,
+    inputs: Inputs,
+    direction: Direction,
+    results: Mapping[str, Tensor],
+    dys: tuple[Tensor, ...] | None = None,
+) -> dict[str, ErrorFigures]:
+    """Error of every output ("fwd") or gradient ("bwd") against `spec.reference` in fp64.
+
+    Works in row chunks of about 2^24 elements. fp64 results for up to 2^18 input elements are held
+    against `spec.longdouble` where the spec has one.
+    """
+    if direction == "bwd" and dys is None:
+        raise ValueError("dys: expected the output gradients of the backward, got None")
+    if _wants_longdouble(spec, inputs, results):
+        return _errors_longdouble(spec, inputs, direction, results, dys)
+    tallies: dict[str, _Tally] = {}
+    summed: dict[str, Tensor] = {}
+    for part in _chunks(spec, inputs, results, dys):
+        for name, ref in oracle(spec, part.inputs, direction, part.dys).items():
+            if part.whole or direction == "fwd" or name in spec.row_inputs:
+                tallies.setdefault(name, _Tally()).add(part.results.get(name), ref)
+            else:
+                summed[name] = summed[name] + ref if name in summed else ref
+    for name, ref in summed.items():
+        tallies.setdefault(name, _Tally()).add(results.get(name), ref)
+    return {name: tally.figures() for name, tally in tallies.items()}
+
+
+def over_budget(
+    budget: Budget,
+    dtype: torch.dtype,
+    direction: Direction,
+    mine: ErrorFigures,
+    eager: ErrorFigures | None,
+) -> str | None:
+    """Why `mine` exceeds the budget, with figures, or None.
+
+    The forward is judged in ULP, gradients in eps * max|gradient|. Eager serves as yardstick only
+    while it has some right digits itself.
+    """
+    unit = "ULP" if direction == "fwd" else "eps * max|gradient|"
+    value = mine.max_ulp if direction == "fwd" else mine.scaled
+    yardstick = None if eager is None else eager.max_ulp if direction == "fwd" else eager.scaled
+    if yardstick is not None and not yardstick <= HOPELESS / torch.finfo(dtype).eps:
+        yardstick = None
+    limit = _limit(budget, dtype, direction, yardstick)
+    if value <= limit:
+        return None
+    if not math.isfinite(value):
+        return "NaN or Inf where the oracle has none (or the reverse), or a wrong shape"
+    beside = "" if yardstick is None else f"; eager's own error is {yardstick:.3g}"
+    return f"error {value:.4g} {unit} is above the limit of {limit:.4g}{beside}"
+
+
+def _limit(
+    budget: Budget, dtype: torch.dtype, direction: Direction, yardstick: float | None
+) -> float:
+    eager = yardstick or 0.0
+    if dtype == torch.float64:
+        if direction == "fwd":
+            return budget.fp64_fwd_ulp
+        # Where terms cancel (a row of length 1), no formula keeps 8 eps; eager shows it.
+        return max(budget.fp64_grad_eps, budget.fp32_ratio * eager)
+    if dtype == torch.float32:
+        return max(budget.fp32_ratio * eager, budget.fp32_floor)
+    return eager + budget.half_extra
+
+
+class _Tally:
+    """Error of one result, gathered over chunks."""
+
+    def __init__(self) -> None:
+        self._max_abs = self._max_ulp = self._max_ref = self._squares = 0.0
+        self._count = 0
+        self._wrong = False
+        self._dtype = torch.float64
+
+    def add(self, out: Tensor | None, ref: Tensor, delta: Tensor | None = None) -> None:
+        """Take in `out` against `ref` (fp64); `delta` = out - ref where fp64 is too coarse."""
+        if out is None or out.shape != ref.shape:
+            self._wrong = True
+            return
+        if ref.numel() == 0:
+            return
+        out = out.detach()
+        if not out.is_floating_point():
+            self._wrong = self._wrong or not torch.equal(out, ref.to(out.dtype))
+            return
+        self._dtype = out.dtype
+        rounded = ref.to(out.dtype)
+        same = (out == rounded) | (out.isnan() & ref.isnan())
+        comparable = out.isfinite() & ref.isfinite()
+        if not bool((same | comparable).all()):
+            self._wrong = True
+            return
+        # What is not finite agrees by now; it must not turn the sums into NaN.
+        zero = torch.zeros((), dtype=torch.float64, device=ref.device)
+        gap = (out.to(torch.float64) - ref if delta is None else delta).abs()
+        gap = torch.where(comparable, gap, zero)
+        ref = torch.where(ref.isfinite(), ref, zero)
+        self._max_abs = max(self._max_abs, gap.max().item())
+        self._max_ulp = max(self._max_ulp, (gap / ulp(ref, out.dtype)).max().item())
+        self._max_ref = max(self._max_ref, ref.abs().max().item())
+        self._squares += gap.square().sum().item()
+        self._count += ref.numel()
+
+    def figures(self) -> ErrorFigures:
+        if self._wrong:
+            return NOTHING_RIGHT
+        info = torch.finfo(self._dtype)
+        unit = info.eps * max(self._max_ref, info.tiny)
+        rms = math.sqrt(self._squares / self._count) if self._count else 0.0
+        return ErrorFigures(self._max_abs, rms, self._max_ulp, self._max_abs / unit)
+
+
+def ulp(ref: Tensor, dtype: torch.dtype) -> Tensor:
+    """The spacing of `dtype` at each element of the fp64 tensor ref, subnormals included."""
+    info = torch.finfo(dtype)
+    exponent = torch.frexp(ref).exponent - 1
+    power = torch.ldexp(torch.ones_like(ref), exponent).clamp(min=info.tiny)
+    return info.eps * torch.where(ref == 0, info.tiny, power)
+
+
+@dataclass(frozen=True)
+class _Part:
+    inputs: Inputs
+    results: Mapping[str, Tensor]
+    dys: tuple[Tensor, ...] | None
+    whole: bool
+
+
+def _chunks(
+    spec: OpSpec,
+    inputs: Inputs,
+    results: Mapping[str, Tensor],
+    dys: tuple[Tensor, ...] | None,
+) -> Iterator[_Part]:
+    """The case as it is where it is small or has no rows, else slices of its rows."""
+    rowed = {n: inputs[n] for n in spec.row_inputs if isinstance(inputs.get(n), Tensor)}
+    leads = {t.shape[: t.dim() - spec.row_ndim] for t in rowed.values()}
+    largest = max((t.numel() for t in rowed.values()), default=0)
+    lead = leads.pop() if len(leads) == 1 else torch.Size()
+    per_row = {**results, **{f"dy{i}": dy for i, dy in enumerate(dys or ())}}
+    shared = set(inputs) - set(rowed)
+    sliced = {n: t for n, t in per_row.items() if n not in shared}
+    odd = bool(leads) or any(t.shape[: len(lead)] != lead for t in sliced.values())
+    if odd or largest <= CHUNK_ELEMENTS:
+        yield _Part(inputs, results, dys, whole=True)
+        return
+    rows = math.prod(lead)
+    step = max(1, CHUNK_ELEMENTS * rows // largest)
+    flat_inputs = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in rowed.items()}
+    flat = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in sliced.items()}
+    for start in range(0, rows, step):
+        cut = slice(start, start + step)
+        yield _Part(
+            {**inputs, **{n: t[cut] for n, t in flat_inputs.items()}},
+            {n: flat[n][cut] for n in results if n in flat},
+            None if dys is None else tuple(flat[f"dy{i}"][cut] for i in range(len(dys))),
+            whole=False,
+        )
+
+
+def oracle(
+    spec: OpSpec, inputs: Inputs, direction: Direction, dys: tuple[Tensor, ...] | None
+) -> dict[str, Tensor]:
+    """The reference's outputs ("fwd") or gradients ("bwd") in fp64, in one piece."""
+    exact = {n: v.to(torch.float64) if _is_floating(v) else v for n, v in inputs.items()}
+    if direction == "fwd":
+        with torch.no_grad():
+            return {f"out{i}": y for i, y in enumerate(as_tuple(spec.reference(**exact)))}
+    names = gradient_names(spec, inputs)
+    found = _gradients(spec.reference, exact, names, tuple(_exact(dy) for dy in dys or ()))
+    return {n: torch.zeros_like(exact[n]) if g is None else g for n, g in found.items()}
+
+
+def _gradients(
+    fn: Callable[..., Any], inputs: Inputs, names: tuple[str, ...], dys: tuple[Tensor, ...]
+) -> dict[str, Tensor | None]:
+    leaves = {n: inputs[n].detach().requires_grad_() for n in names}
+    with torch.enable_grad():
+        outputs = as_tuple(fn(**{**inputs, **leaves}))
+    live = [(y, dy) for y, dy in zip(outputs, dys, strict=True) if y.requires_grad]
+    if not live or not leaves:
+        return dict.fromkeys(names)
+    ys, seeds = zip(*live, strict=True)
+    grads = torch.autograd.grad(ys, tuple(leaves.values()), seeds, allow_unused=True)
+    return dict(zip(names, grads, strict=True))
+
+
+def _wants_longdouble(spec: OpSpec, inputs: Inputs, results: Mapping[str, Tensor]) -> bool:
+    tensors = [v for v in inputs.values() if isinstance(v, Tensor)]
+    return (
+        spec.longdouble is not None
+        and any(t.dtype == torch.float64 for t in results.values())
+        and sum(t.numel() for t in tensors) <= LONGDOUBLE_ELEMENTS
+    )
+
+
+def _errors_longdouble(
+    spec: OpSpec,
+    inputs: Inputs,
+    direction: Direction,
+    results: Mapping[str, Tensor],
+    dys: tuple[Tensor, ...] | None,
+) -> dict[str, ErrorFigures]:
+    assert spec.longdouble is not None
+    wide = {n: _widen(v) if _is_floating(v) else v for n, v in inputs.items()}
+    seeds = [_widen(dy) for dy in dys or ()]
+    dy = None if direction == "fwd" else seeds[0] if len(seeds) == 1 else tuple(seeds)
+    refs = spec.longdouble(direction, dy, **wide)
+    if direction == "fwd":
+        named = {f"out{i}": ref for i, ref in enumerate(refs)}
+    else:
+        given = (ref for ref in refs if ref is not None)
+        named = dict(zip(gradient_names(spec, inputs), given, strict=True))
+    figures = {}
+    for name, ref in named.items():
+        tally = _Tally()
+        out = results.get(name)
+        same_shape = out is not None and tuple(out.shape) == ref.shape
+        delta = _narrow(_widen(out) - ref) if out is not None and same_shape else None
+        tally.add(None if out is None else out.detach().cpu(), _narrow(ref), delta)
+        figures[name] = tally.figures()
+    return figures
+
+
+def _widen(tensor: Tensor) -> Any:
+    numpy = importlib.import_module("numpy")
+    return tensor.detach().cpu().to(torch.float64).numpy().astype(numpy.longdouble)
+
+
+def _narrow(array: Any) -> Tensor:
+    return torch.from_numpy(array.astype("float64"))
+
+
+def _normal_like(output: Tensor, generator: torch.Generator) -> Tensor:
+    if not output.is_floating_point():
+        return torch.zeros_like(output)
+    drawn = torch.randn(
+        output.shape, generator=generator, device=generator.device, dtype=output.dtype
+    )
+    return drawn.to(output.device)
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()

@@ -1,0 +1,82 @@
+"""A second look at a gradient over its budget: is it wrong, or is the case too small to tell?
+
+With few elements the largest gradient may be what is left after its terms cancel (a row of
+length 1), and one draw of eager's error may be luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Inputs, OpSpec
+from fuseline.testing import accuracy
+from fuseline.testing.accuracy import ErrorFigures
+
+FEW_ELEMENTS = 1 << 17
+DRAWS = 8
+# Rounding the inputs moves an ordinary gradient by one or two eps of its maximum.
+ORDINARY = 2.0
+# Beyond this many eps eager's terms cancel, and then equally good formulas differ by a factor.
+CANCELLED = 4.0
+FORMULAS = 4.0
+# Luck does not explain an error this many times what the first draw shows.
+BEYOND_LUCK = 256.0
+
+
+@dataclass(frozen=True)
+class SecondLook:
+    """The case again, each time with every input moved by one rounding."""
+
+    spec: OpSpec
+    eager: Callable[..., Any]
+    inputs: Inputs
+    dys: tuple[Tensor, ...]
+    generator: torch.Generator
+
+    def over_budget(
+        self, name: str, dtype: torch.dtype, mine: ErrorFigures, eager: ErrorFigures | None
+    ) -> str | None:
+        """As `accuracy.over_budget`, with eager's worst of several draws for a yardstick.
+
+        Where the roundings alone move the gradient by more than it is fair to judge by, that
+        movement takes the place of eps * max|gradient|.
+        """
+        floating = (v for v in self.inputs.values() if isinstance(v, Tensor))
+        if eager is None or sum(t.numel() for t in floating) > FEW_ELEMENTS or not mine.max_abs:
+            return accuracy.over_budget(self.spec.budget, dtype, "bwd", mine, eager)
+        exact = accuracy.oracle(self.spec, self.inputs, "bwd", self.dys)[name]
+        unit = mine.max_abs / mine.scaled
+        moved, worst = 0.0, eager.scaled
+        for inputs, dys in self._draws():
+            nearby = accuracy.oracle(self.spec, inputs, "bwd", dys)[name]
+            moved = max(moved, (nearby - exact).abs().max().item())
+            result = accuracy.run(self.eager, self.spec, inputs, "bwd", dys)[name].to(dtype)
+            figures = accuracy.errors(self.spec, inputs, "bwd", {name: result}, dys)[name]
+            worst = max(worst, figures.scaled)
+            if mine.scaled > BEYOND_LUCK * max(worst, moved / unit, 1.0):
+                break
+        if worst > CANCELLED:
+            worst = max(worst, min(FORMULAS * worst, accuracy.HOPELESS / torch.finfo(dtype).eps))
+        coarser = moved / unit if moved > ORDINARY * unit else 1.0
+        judged, yardstick = (
+            replace(figures, scaled=scaled / coarser)
+            for figures, scaled in ((mine, mine.scaled), (eager, worst))
+        )
+        return accuracy.over_budget(self.spec.budget, dtype, "bwd", judged, yardstick)
+
+    def _draws(self) -> Iterator[tuple[Inputs, tuple[Tensor, ...]]]:
+        for _ in range(DRAWS):
+            inputs = {n: self._nudged(v) for n, v in self.inputs.items()}
+            yield inputs, tuple(self._nudged(dy) for dy in self.dys)
+
+    def _nudged(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        device = value.device
+        sign = torch.randint(0, 2, value.shape, generator=self.generator, device=device) * 2 - 1
+        return (value.double() * (1 + sign * torch.finfo(value.dtype).eps)).to(value.dtype)

@@ -1,0 +1,56 @@
+"""What a check found, one record per question asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fuseline.testing.accuracy import ErrorFigures
+
+SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check of one implementation on one case, dtype and layout; `reason` says what was wrong.
+
+    An implementation that is unavailable has one finding, check "skipped", with the reason why.
+    """
+
+    impl: str
+    check: str
+    case: str
+    dtype: str
+    layout: str
+    ok: bool
+    reason: str = ""
+    figures: Mapping[str, ErrorFigures] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        where = "/".join(filter(None, (self.impl, self.case, self.dtype, self.layout)))
+        return f"{self.check} [{where}]: {self.reason or 'ok'}"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Every finding of one `check` call; `ok` if something was asked and nothing failed."""
+
+    op: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if not f.ok)
+
+    @property
+    def skipped(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.check == SKIPPED)
+
+    @property
+    def ok(self) -> bool:
+        return len(self.findings) > len(self.skipped) and not self.failures
+
+    def __str__(self) -> str:
+        asked = len(self.findings) - len(self.skipped)
+        head = f"{self.op}: {asked} checks, {len(self.failures)} failed"
+        return "\n".join((head, *map(str, self.failures), *map(str, self.skipped)))

@@ -1,0 +1,50 @@
+"""Other row counts and ranks from the rows that a case has."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Inputs, OpSpec
+from fuseline.testing.trial import Trial
+
+
+def flat(tensor: Tensor, spec: OpSpec) -> Tensor:
+    """The tensor as (rows, *row)."""
+    lead = tensor.dim() - spec.row_ndim
+    return tensor.reshape(math.prod(tensor.shape[:lead]), *tensor.shape[lead:])
+
+
+def with_lead(trial: Trial, inputs: Inputs, rows: Tensor, lead: tuple[int, ...]) -> Inputs:
+    """The inputs made of the given rows (indices), arranged in the leading dimensions `lead`."""
+    changed = dict(inputs)
+    for name in trial.row_names(inputs):
+        chosen = flat(inputs[name], trial.spec)[rows]
+        changed[name] = chosen.reshape(*lead, *chosen.shape[1:])
+    return changed
+
+
+def count(trial: Trial, inputs: Inputs) -> int:
+    """How many rows the inputs have; 0 where the operator has no rows."""
+    names = trial.row_names(inputs)
+    return flat(inputs[names[0]], trial.spec).shape[0] if names else 0
+
+
+def many(trial: Trial, inputs: Inputs) -> Inputs | None:
+    """The inputs with many rows, drawn from those of the case; None with fewer than two."""
+    rows = count(trial, inputs)
+    if rows < 2:
+        return None
+    name = trial.row_names(inputs)[0]
+    length = max(1, inputs[name].numel() // rows)
+    # In fp64 the sums must stay small enough for the longdouble oracle.
+    exact = trial.dtype == torch.float64
+    elements = 1 << 15 if not trial.thorough else 1 << 16 if exact else 1 << 18
+    wanted = max(rows, elements // length)
+    if trial.device.type == "cuda" and length <= 256 and not exact:
+        # More rows than a CUDA grid has in y or z.
+        wanted = max(wanted, (1 << 16) + 5)
+    drawn = torch.randint(rows, (wanted,), generator=trial.generator("rows"), device=trial.device)
+    return with_lead(trial, inputs, drawn, (wanted,))

@@ -1,0 +1,194 @@
+"""One implementation on one case, dtype and device: its inputs, its calls, its verdicts."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Case, Direction, Implementation, Inputs, OpSpec
+from fuseline.testing import accuracy
+from fuseline.testing.accuracy import ErrorFigures
+from fuseline.testing.conditioning import SecondLook
+from fuseline.testing.poison import poison
+from fuseline.testing.report import Finding
+
+CONTIGUOUS = "contiguous"
+Results = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What every check is handed."""
+
+    spec: OpSpec
+    impl: Implementation
+    case: Case
+    dtype: torch.dtype
+    device: torch.device
+    thorough: bool = True
+
+    def generator(self, salt: str) -> torch.Generator:
+        """A generator seeded by the cell's text key, the same for all implementations."""
+        key = "/".join((self.spec.name, self.case.name, dtype_name(self.dtype), salt))
+        seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
+        return torch.Generator(self.device).manual_seed(seed)
+
+    def inputs(self, salt: str = "inputs") -> Inputs:
+        return self.spec.make_inputs(self.case, self.dtype, self.device, self.generator(salt))
+
+    def row_names(self, inputs: Inputs) -> tuple[str, ...]:
+        """Row inputs that are present and have at least one leading dimension."""
+        present = (n for n in self.spec.row_inputs if isinstance(inputs.get(n), Tensor))
+        return tuple(n for n in present if inputs[n].dim() > self.spec.row_ndim)
+
+    @property
+    def eager(self) -> Callable[..., Any]:
+        """The yardstick: the spec's eager, else the reference in fp32 (fp64 for fp64)."""
+        return self._reference_in_fp32 if self.spec.eager is None else self.spec.eager.fn
+
+    def call(
+        self, inputs: Inputs, direction: Direction = "fwd", dys: tuple[Tensor, ...] | None = None
+    ) -> Results:
+        """Run the implementation once, on poisoned memory."""
+        poison(tensors(inputs).values())
+        return accuracy.run(self.impl.fn, self.spec, inputs, direction, dys)
+
+    def call_with_grad(self, inputs: Inputs, names: tuple[str, ...]) -> tuple[Results, Inputs]:
+        """The outputs with their graph, and the leaves made of the inputs `names`."""
+        leaves = {n: inputs[n].detach().requires_grad_() for n in names}
+        return self.call_differentiable({**inputs, **leaves}), leaves
+
+    def call_differentiable(self, inputs: Inputs) -> Results:
+        """The outputs with their graph, for inputs that may ask for gradients."""
+        poison(tensors(inputs).values())
+        with torch.enable_grad():
+            outputs = accuracy.as_tuple(self.impl.fn(**inputs))
+        return {f"out{i}": y for i, y in enumerate(outputs)}
+
+    def dys(self, inputs: Inputs, salt: str = "dys") -> tuple[Tensor, ...]:
+        outputs = tuple(self.call(inputs).values())
+        return accuracy.make_dys(outputs, self.generator(salt))
+
+    def judge(
+        self,
+        results: Mapping[str, Tensor],
+        inputs: Inputs,
+        direction: Direction,
+        dys: tuple[Tensor, ...] | None = None,
+    ) -> dict[str, tuple[str | None, ErrorFigures]]:
+        """Every expected result with the reason why it is over budget (or None) and its error."""
+        mine = accuracy.errors(self.spec, inputs, direction, results, dys)
+        yard = self._yardstick(results, inputs, direction, dys)
+        verdicts = {}
+        for name, figures in mine.items():
+            reason: str | None
+            if name not in results:
+                reason = f"no {'output' if direction == 'fwd' else 'gradient'} came for {name}"
+            else:
+                dtype = results[name].dtype if results[name].is_floating_point() else self.dtype
+                eager = yard.get(name)
+                reason = accuracy.over_budget(self.spec.budget, dtype, direction, figures, eager)
+                if reason and dys is not None and math.isfinite(figures.scaled):
+                    look = SecondLook(self.spec, self.eager, inputs, dys, self.generator(name))
+                    reason = look.over_budget(name, dtype, figures, eager)
+                if reason and figures == accuracy.NOTHING_RIGHT:
+                    reason += f"; it came as {_summary(results[name])}"
+            verdicts[name] = reason, figures
+        return verdicts
+
+    def wrong(
+        self, inputs: Inputs, direction: Direction, dys: tuple[Tensor, ...] | None = None
+    ) -> str | None:
+        """Call, judge all results, and return the first reason."""
+        return first_reason(self.judge(self.call(inputs, direction, dys), inputs, direction, dys))
+
+    def wrong_anywhere(self, inputs: Inputs, salt: str = "dys") -> str | None:
+        """The first reason of the forward or, where there are gradients, the backward."""
+        reason = self.wrong(inputs, "fwd")
+        if reason or not accuracy.gradient_names(self.spec, inputs):
+            return reason
+        return self.wrong(inputs, "bwd", self.dys(inputs, salt))
+
+    def finding(
+        self,
+        check: str,
+        reason: str | None,
+        layout: str = CONTIGUOUS,
+        figures: Mapping[str, ErrorFigures] | None = None,
+    ) -> Finding:
+        return Finding(
+            self.impl.name,
+            check,
+            self.case.name,
+            dtype_name(self.dtype),
+            layout,
+            reason is None,
+            reason or "",
+            figures or {},
+        )
+
+    def _yardstick(
+        self,
+        results: Mapping[str, Tensor],
+        inputs: Inputs,
+        direction: Direction,
+        dys: tuple[Tensor, ...] | None,
+    ) -> dict[str, ErrorFigures]:
+        """Eager's own errors, rounded to the dtypes of `results`; none where eager cannot run."""
+        try:
+            eager = accuracy.run(self.eager, self.spec, inputs, direction, dys)
+        except Exception:
+            return {}
+        rounded = {n: y.to(results[n].dtype) for n, y in eager.items() if n in results}
+        return accuracy.errors(self.spec, inputs, direction, rounded, dys)
+
+    def _reference_in_fp32(self, **inputs: Any) -> tuple[Tensor, ...]:
+        narrow = (torch.float16, torch.bfloat16)
+        wide = {
+            n: v.to(torch.float32) if isinstance(v, Tensor) and v.dtype in narrow else v
+            for n, v in inputs.items()
+        }
+        outputs = accuracy.as_tuple(self.spec.reference(**wide))
+        return tuple(y.to(self.dtype) if y.is_floating_point() else y for y in outputs)
+
+
+def first_reason(verdicts: Mapping[str, tuple[str | None, ErrorFigures]]) -> str | None:
+    """The first reason, led by the name of the result."""
+    return next((f"{n}: {reason}" for n, (reason, _) in verdicts.items() if reason), None)
+
+
+def _summary(tensor: Tensor) -> str:
+    strange = tensor.numel() - int(tensor.isfinite().sum())
+    return f"shape {tuple(tensor.shape)} with {strange} elements NaN or Inf"
+
+
+def tensors(inputs: Inputs) -> dict[str, Tensor]:
+    return {n: v for n, v in inputs.items() if isinstance(v, Tensor)}
+
+
+def floating(inputs: Inputs) -> dict[str, Tensor]:
+    return {n: t for n, t in tensors(inputs).items() if t.is_floating_point()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal shape, dtype and bytes, so that NaN equals itself and 0 differs from -0."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    flat = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
+    return torch.equal(*flat)
+
+
+def storage_bytes(tensor: Tensor) -> Tensor:
+    """A copy of the whole allocation behind the tensor, gaps included."""
+    bare = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return bare.set_(tensor.untyped_storage()).clone()

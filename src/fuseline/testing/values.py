@@ -1,0 +1,280 @@
+"""Checks of what comes out, against the fp64 oracle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Direction, Implementation, Inputs
+from fuseline.testing import rows
+from fuseline.testing.accuracy import as_tuple, gradient_names
+from fuseline.testing.layouts import relayouts
+from fuseline.testing.report import Finding
+from fuseline.testing.trial import Trial, floating, same_bits
+
+
+def forward(trial: Trial) -> Iterator[Finding]:
+    """The outputs, without a graph, with one, and in inference mode."""
+    inputs = trial.inputs()
+    yield from _forward(trial, inputs, "contiguous", lambda: trial.call(inputs))
+    names = gradient_names(trial.spec, inputs)
+    if names:
+        graph = "contiguous, with grad"
+        yield from _forward(trial, inputs, graph, lambda: trial.call_with_grad(inputs, names)[0])
+    with torch.inference_mode():
+        results = trial.call(inputs)
+    yield from _forward(trial, inputs, "contiguous, inference mode", lambda: results)
+
+
+def gradients(trial: Trial) -> Iterator[Finding]:
+    """Every gradient, each under its own name."""
+    inputs = trial.inputs()
+    if not gradient_names(trial.spec, inputs):
+        return
+    dys = trial.dys(inputs)
+    verdicts = trial.judge(trial.call(inputs, "bwd", dys), inputs, "bwd", dys)
+    for name, (reason, figures) in verdicts.items():
+        yield trial.finding(f"gradient:{name}", reason, figures={name: figures})
+
+
+def outputs(trial: Trial) -> Iterator[Finding]:
+    """Shape, dtype, device and contiguity of outputs and gradients."""
+    inputs = trial.inputs()
+    results = trial.call(inputs)
+    yield trial.finding("outputs", _misshapen(trial, inputs, results))
+    names = gradient_names(trial.spec, inputs)
+    if not names:
+        return
+    for name, gradient in trial.call(inputs, "bwd", trial.dys(inputs)).items():
+        reason = _differs(f"the gradient of {name}", gradient, inputs[name], inputs[name].dtype)
+        yield trial.finding("outputs", reason or not_contiguous(name, gradient))
+
+
+def layouts(trial: Trial) -> Iterator[Finding]:
+    """Inputs and incoming gradients in every layout that their rank allows."""
+    inputs = trial.inputs()
+    for name in trial.spec.relayout:
+        if isinstance(inputs.get(name), Tensor):
+            for layout, view in relayouts(inputs[name]):
+                reason = _wrong_in_layout(trial, {**inputs, name: view})
+                yield trial.finding("layouts", reason, f"{name}: {layout}")
+    if not gradient_names(trial.spec, inputs):
+        return
+    dys = trial.dys(inputs)
+    for i, dy in enumerate(dys):
+        for layout, view in relayouts(dy):
+            reason = trial.wrong(inputs, "bwd", (*dys[:i], view, *dys[i + 1 :]))
+            yield trial.finding("layouts", reason, f"dy{i}: {layout}")
+
+
+def expanded_gradient(trial: Trial) -> Iterator[Finding]:
+    """An output gradient of stride 0 everywhere, as y.sum().backward() makes it."""
+    inputs = trial.inputs()
+    if gradient_names(trial.spec, inputs):
+        dys = tuple(dy.flatten()[:1].view([1] * dy.dim()).expand_as(dy) for dy in trial.dys(inputs))
+        yield trial.finding("expanded-gradient", trial.wrong(inputs, "bwd", dys), "dy: stride 0")
+
+
+def empty(trial: Trial) -> Iterator[Finding]:
+    """No rows: empty outputs of the right shape, and gradients of what is shared exactly zero."""
+    inputs = trial.inputs()
+    if not rows.count(trial, inputs):
+        return
+    none = {**inputs, **{n: inputs[n][:0] for n in trial.row_names(inputs)}}
+    yield trial.finding("empty", _misshapen(trial, none, trial.call(none)), "no rows")
+    names = gradient_names(trial.spec, none)
+    if not names:
+        return
+    found = trial.call(none, "bwd", trial.dys(none))
+    yield trial.finding("empty", _wrong_empty_gradients(none, names, found), "no rows")
+
+
+def ranks(trial: Trial) -> Iterator[Finding]:
+    """One row without leading dimensions, and rows under three leading dimensions."""
+    inputs = trial.inputs()
+    n = rows.count(trial, inputs)
+    every = torch.arange(n, device=trial.device)
+    for lead in ((), (1, n, 1)) if n else ():
+        shaped = rows.with_lead(trial, inputs, every[: math.prod(lead)], lead)
+        if _defined(trial.spec.reference, shaped):
+            yield trial.finding("ranks", trial.wrong_anywhere(shaped), f"leading dims {lead}")
+
+
+def many_rows(trial: Trial) -> Iterator[Finding]:
+    """So many rows that a sum over them, or a grid of them, shows its limits."""
+    inputs = rows.many(trial, trial.inputs())
+    if inputs is not None:
+        n = rows.count(trial, inputs)
+        yield trial.finding("many-rows", trial.wrong_anywhere(inputs), f"{n} rows")
+
+
+def magnitude(trial: Trial) -> Iterator[Finding]:
+    """Large, small and far from zero, as far as eager itself can cope with that."""
+    inputs = trial.inputs()
+    for factor, offset in ((2.0**-12, 0.0), (2.0**12, 0.0), (1.0, 256.0)):
+        reason = _worse_than_eager(trial, _scaled(trial, inputs, factor, offset))
+        yield trial.finding("magnitude", reason, f"inputs * {factor:g} + {offset:g}")
+
+
+def side_values(trial: Trial) -> Iterator[Finding]:
+    """Every float argument at other values, with inputs so scaled that the value matters."""
+    inputs = trial.inputs()
+    for name, value in inputs.items():
+        if not isinstance(value, float):
+            continue
+        for factor in (1000.0, 0.1):
+            other = value * factor if value else factor
+            changed = _where_it_matters(trial, inputs, name, other)
+            if changed is not None:
+                reason = _worse_than_eager(trial, changed)
+                said = f"with {name}={other:.3g}: {reason}" if reason else None
+                yield trial.finding("side-values", said, f"{name}={other:.3g}")
+
+
+def non_finite(trial: Trial, value: float) -> Iterator[Finding]:
+    """NaN or Inf planted in one row reaches that row as in the oracle, and no other row."""
+    inputs = trial.inputs()
+    name = "nan" if math.isnan(value) else "inf"
+    n = rows.count(trial, inputs)
+    sources = (s for s in trial.row_names(inputs) if n and s in floating(inputs))
+    for source in sources:
+        planted = inputs[source].clone(memory_format=torch.contiguous_format)
+        rows.flat(planted, trial.spec)[n // 2].view(-1)[-1] = value
+        dirty = {**inputs, source: planted}
+        # Torch's own kernels and others answer a row with an Inf in their own way.
+        bound = math.isnan(value) or trial.impl.role in ("ours", "eager")
+        reason = trial.wrong(dirty, "fwd") if bound else None
+        reason = reason or _spreads(trial, inputs, dirty, n // 2, None)
+        if reason is None and gradient_names(trial.spec, inputs):
+            dys = trial.dys(inputs)
+            # What a gradient is at Inf depends on the order of the formula; at NaN it does not.
+            reason = trial.wrong(dirty, "bwd", dys) if math.isnan(value) else None
+            reason = reason or _spreads(trial, inputs, dirty, n // 2, dys)
+        yield trial.finding(name, reason, f"{source}: {name} in row {n // 2}")
+
+
+def not_contiguous(name: str, tensor: Tensor) -> str | None:
+    """Why the result breaks the contract of contiguous results, or None."""
+    if tensor.is_contiguous():
+        return None
+    return f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}, not contiguous"
+
+
+def _forward(
+    trial: Trial, inputs: Inputs, layout: str, call: Callable[[], dict[str, Tensor]]
+) -> Iterator[Finding]:
+    for name, (reason, figures) in trial.judge(call(), inputs, "fwd").items():
+        yield trial.finding("forward", reason and f"{name}: {reason}", layout, {name: figures})
+
+
+def _misshapen(trial: Trial, inputs: Inputs, results: dict[str, Tensor]) -> str | None:
+    expected = _quiet(trial.spec.reference, inputs)
+    eager = _quiet(trial.eager, inputs) if _defined(trial.eager, inputs) else expected
+    if len(results) != len(expected):
+        return f"{len(results)} outputs came, {len(expected)} were expected"
+    for (name, result), shape, yard in zip(results.items(), expected, eager, strict=True):
+        floats = result.is_floating_point() and yard.is_floating_point()
+        dtype = trial.dtype if floats and result.dtype == trial.dtype else yard.dtype
+        reason = _differs(name, result, shape, dtype) or not_contiguous(name, result)
+        if reason:
+            return reason
+    return None
+
+
+def _differs(name: str, result: Tensor, like: Tensor, dtype: torch.dtype) -> str | None:
+    came = (tuple(result.shape), result.dtype, result.device)
+    wanted = (tuple(like.shape), dtype, like.device)
+    if came == wanted:
+        return None
+    return f"{name} has (shape, dtype, device) {came}, expected {wanted}"
+
+
+def _wrong_in_layout(trial: Trial, inputs: Inputs) -> str | None:
+    reason = trial.wrong_anywhere(inputs)
+    if reason or trial.impl.role != "ours":
+        return reason
+    results = trial.call(inputs)
+    if gradient_names(trial.spec, inputs):
+        results |= trial.call(inputs, "bwd", trial.dys(inputs))
+    return next(filter(None, (not_contiguous(n, t) for n, t in results.items())), None)
+
+
+def _wrong_empty_gradients(
+    inputs: Inputs, names: tuple[str, ...], found: dict[str, Tensor]
+) -> str | None:
+    for name in names:
+        if name not in found:
+            return f"no gradient came for {name}"
+        reason = _differs(f"the gradient of {name}", found[name], inputs[name], inputs[name].dtype)
+        if reason:
+            return reason
+        strays = int(found[name].count_nonzero())
+        if strays:
+            return f"the gradient of {name} has {strays} elements that are not zero, expected none"
+    return None
+
+
+def _worse_than_eager(trial: Trial, inputs: Inputs) -> str | None:
+    """Why the result is wrong, unless eager's own is too: such inputs are not for everyone."""
+    reason = trial.wrong_anywhere(inputs)
+    eager = replace(trial, impl=Implementation("eager", trial.eager))
+    return reason if reason and not eager.wrong_anywhere(inputs) else None
+
+
+def _scaled(trial: Trial, inputs: Inputs, factor: float, offset: float = 0.0) -> Inputs:
+    names = trial.row_names(inputs) or tuple(floating(inputs))
+    return {**inputs, **{n: inputs[n] * factor + offset for n in names if n in floating(inputs)}}
+
+
+def _where_it_matters(trial: Trial, inputs: Inputs, name: str, other: float) -> Inputs | None:
+    """Inputs with argument `name` at `other`, scaled down until that changes the result by 5 %.
+
+    None where the other value is outside what the operator takes.
+    """
+    for exponent in (0, -4, -8, -12, -16):
+        before = _scaled(trial, inputs, 2.0**exponent)
+        after = {**before, name: other}
+        if not _defined(trial.spec.reference, after) or not _defined(trial.eager, after):
+            return None
+        pairs = zip(
+            _quiet(trial.spec.reference, before), _quiet(trial.spec.reference, after), strict=True
+        )
+        if any(bool((a - b).abs().max() > 0.05 * b.abs().max()) for a, b in pairs if b.numel()):
+            return after
+    return {**inputs, name: other}
+
+
+def _spreads(
+    trial: Trial, clean: Inputs, dirty: Inputs, row: int, dys: tuple[Tensor, ...] | None
+) -> str | None:
+    """Which other row changed between the clean inputs and those with one dirty row, or None."""
+    direction: Direction = "fwd" if dys is None else "bwd"
+    before, after = (trial.call(i, direction, dys) for i in (clean, dirty))
+    n = rows.count(trial, clean)
+    others = torch.arange(n, device=trial.device) != row
+    for name in after:
+        if dys is not None and name not in trial.row_names(clean):
+            continue
+        a, b = (t[name].reshape(n, -1)[others] for t in (before, after))
+        if not same_bits(a, b):
+            changed = int(((a != b) & ~(a.isnan() & b.isnan())).any(1).sum())
+            return f"{name}: {changed} other rows changed, expected none"
+    return None
+
+
+def _defined(fn: Callable[..., Any], inputs: Inputs) -> bool:
+    """Whether the function takes these inputs and answers with finite numbers somewhere."""
+    try:
+        return all(bool(y.isfinite().any()) or not y.numel() for y in _quiet(fn, inputs))
+    except Exception:
+        return False
+
+
+def _quiet(fn: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        return as_tuple(fn(**inputs))

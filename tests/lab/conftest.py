@@ -1,0 +1,37 @@
+"""What the lab's tests share: a toy file, and the command line in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+# So that child processes can import the toys by name.
+sys.path.insert(0, str(HERE))
+
+Lab = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def toy() -> str:
+    return str(HERE / "toy_ops.py")
+
+
+@pytest.fixture(scope="session")
+def faulty() -> str:
+    return str(HERE / "faulty_ops.py")
+
+
+@pytest.fixture(scope="session")
+def lab() -> Lab:
+    """Run `fuselab ...` and wait for it."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "fuselab", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+    return run

@@ -1,0 +1,189 @@
+"""The command line: what it accepts, what it prints, and its exit codes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuselab.cli import command
+
+
+@pytest.fixture(scope="module")
+def finished(lab: Any, toy: str, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    out = tmp_path_factory.mktemp("cli") / "run"
+    arguments = ["run", toy, "--out", str(out), "--device", "cpu", "--dtype", "float32"]
+    arguments += ["--impl", "eager", "--impl", "right"]
+    return lab(*arguments), out, arguments
+
+
+def test_run_prints_a_table_and_where_it_is_stored(finished: Any) -> None:
+    done, out, _ = finished
+    assert done.returncode == 0, done.stderr
+    assert "eager (us)" in done.stdout
+    assert str(out) in done.stdout
+    assert (out / "run.sqlite").is_file()
+
+
+def test_progress_goes_to_stderr_line_by_line(finished: Any) -> None:
+    lines = finished[0].stderr.splitlines()
+    assert lines[0].startswith("8 cells on cpu; 0 already in")
+    assert [line.split()[0] for line in lines[1:]] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert all("to go)" in line for line in lines[1:])
+
+
+def test_the_same_command_finds_its_work_done(lab: Any, finished: Any) -> None:
+    _, out, arguments = finished
+    again = lab(*arguments)
+    assert again.returncode == 0
+    assert f"8 already in {out}, 0 to measure" in again.stderr
+
+
+def test_every_run_has_the_ceiling_of_the_device_and_of_each_case(finished: Any) -> None:
+    cells = exported(finished[1])
+    peaks = [c for c in cells if c["op"] == "ceiling"]
+    assert [c["impl"] for c in peaks] == ["copy", "add"]
+    assert all("512 MiB" in c["reason"] and c["median_us"] > 0 for c in peaks)
+    beside = {c["direction"]: c for c in cells if c["op"] == "swish" and c["impl"] == "ceiling"}
+    for direction, ceiling in beside.items():
+        case = next(c for c in cells if (c["direction"], c["impl"]) == (direction, "right"))
+        assert ceiling["ideal_bytes"] == pytest.approx(case["ideal_bytes"], abs=48)
+
+
+def test_export_is_stable_and_the_formats_agree(finished: Any, capsys: Any) -> None:
+    folder = str(finished[1])
+    assert command(["export", folder]) == 0
+    first = capsys.readouterr().out
+    assert command(["export", folder, "--format", "jsonl"]) == 0
+    assert capsys.readouterr().out == first
+    assert command(["export", folder, "--format", "csv"]) == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    cells = [json.loads(line) for line in first.splitlines()]
+    assert [row["impl"] for row in rows] == [cell["impl"] for cell in cells]
+    assert list(rows[0]) == list(cells[0])
+
+
+def test_report_writes_page_and_markdown_and_prints_their_paths(
+    finished: Any, capsys: Any, tmp_path: Path
+) -> None:
+    picture = tmp_path / "bandwidth.svg"
+    folder = finished[1]
+    assert command(["report", str(folder), "--picture", str(picture)]) == 0
+    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert paths == [folder / "report.html", folder / "report.md", picture]
+    assert all(path.stat().st_size > 500 for path in paths)
+
+
+def test_list_tells_what_can_be_measured(toy: str, capsys: Any) -> None:
+    assert command(["list", toy, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["op"] == "swish"
+    assert row["impls"] == ["eager", "right", "torchscript", "compile", "ceiling"]
+    assert row["suites"] == {"quick": ["small"], "full": ["large"]}
+    assert command(["list"]) == 0
+    assert "rms_norm" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["run", "no_such_op"], ["op", "'no_such_op'", "rms_norm"]),
+        (["run", "TOY", "--impl", "cudnn"], ["impl", "'cudnn'", "eager, right, torchscript"]),
+        (["run", "TOY", "--suite", "slow"], ["suite", "'slow'", "quick, full"]),
+        (["run", "TOY", "--dtype", "int8"], ["dtype", "'int8'", "float32, bfloat16"]),
+        (["run", "TOY", "--case", "huge"], ["case", "'huge'", "small, large"]),
+        (["run", "TOY", "--direction", "up"], ["direction", "'up'", "fwd, bwd"]),
+        (["run", "TOY", "--device", "tpu"], ["device", "'tpu'", "cpu"]),
+        (["run", "missing.py"], ["missing.py", "no such file"]),
+        (["run", "TOY", "--speed", "9"], ["--speed"]),
+        (["check", "TOY", "--impl", "compile"], ["impl", "'compile'", "eager, right"]),
+        (["list", "no_such_op"], ["'no_such_op'", "rms_norm"]),
+        (["fly"], ["fly"]),
+    ],
+)
+def test_a_name_that_does_not_exist_is_exit_2_and_lists_what_does(
+    arguments: list[str], words: list[str], toy: str, tmp_path: Path, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command([toy if word == "TOY" else word for word in arguments]) == 2
+    message = capsys.readouterr().err
+    assert all(word in message for word in words), message
+    assert not list(tmp_path.iterdir()), "a refused command must leave nothing behind"
+
+
+def test_a_file_that_cannot_be_imported_is_exit_2(tmp_path: Path, capsys: Any) -> None:
+    broken = tmp_path / "broken_ops.py"
+    broken.write_text("import does_not_exist\n")
+    assert command(["list", str(broken)]) == 2
+    assert "ModuleNotFoundError" in capsys.readouterr().err
+    empty = tmp_path / "empty_ops.py"
+    empty.write_text("answer = 42\n")
+    assert command(["list", str(empty)]) == 2
+    assert "no OpSpec" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["report", "export"])
+def test_a_run_that_is_missing_or_corrupt_is_exit_3(verb: str, tmp_path: Path, capsys: Any) -> None:
+    assert command([verb, str(tmp_path / "nowhere")]) == 3
+    assert "nowhere" in capsys.readouterr().err
+    (tmp_path / "run.sqlite").write_bytes(b"this is no database, " * 100)
+    assert command([verb, str(tmp_path)]) == 3
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_a_run_without_one_good_cell_is_exit_3(lab: Any, tmp_path: Path) -> None:
+    file = tmp_path / "absent_ops.py"
+    file.write_text(
+        "from dataclasses import replace\n"
+        "from fuseline.testing import Implementation\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from toy_ops import SWISH as swish, right\n"
+        "absent = Implementation('absent', right, unavailable=lambda device: 'it is on holiday')\n"
+        "SPEC = replace(swish, name='absent', implementations=(absent,))\n"
+        "del swish\n"
+    )
+    out = str(tmp_path / "run")
+    done = lab("run", str(file), "--out", out, "--device", "cpu", "--json", "--dtype", "fp32")
+    assert done.returncode == 3, done.stderr
+    cells = [c for c in json.loads(done.stdout)["cells"] if c["impl"] == "absent"]
+    assert {(c["status"], c["reason"]) for c in cells} == {("unsupported", "it is on holiday")}
+
+
+def test_check_passes_what_is_right_and_survives_a_crash(lab: Any, toy: str, faulty: str) -> None:
+    good = lab("check", toy, "--device", "cpu", "--level", "quick", "--json", "--dtype", "fp32")
+    assert good.returncode == 0, good.stderr
+    assert [(v["impl"], v["ok"]) for v in json.loads(good.stdout)] == [
+        ("eager", True),
+        ("right", True),
+    ]
+    options = ["--device", "cpu", "--level", "quick", "--dtype", "fp32", "--json"]
+    bad = lab("check", faulty, *options, "--impl", "wrong", "--impl", "segfaults")
+    assert bad.returncode == 1
+    wrong, crash = sorted(json.loads(bad.stdout), key=lambda verdict: verdict["impl"] != "wrong")
+    assert wrong["failures"]
+    assert "SIGSEGV" in crash["failures"][-1]
+
+
+def test_without_the_lab_extra_it_prints_the_line_that_mends_it() -> None:
+    script = (
+        "import sys, runpy; sys.modules['click'] = None; "
+        "sys.argv = ['fuselab', 'list']; runpy.run_module('fuselab', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "pip install 'fuseline[lab]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def exported(folder: Path) -> list[dict[str, Any]]:
+    from fuselab import metrics
+    from fuselab.store import Store
+
+    with Store.open_readonly(folder) as store:
+        return metrics.records(store.measurements())
