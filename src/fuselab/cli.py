@@ -21,7 +21,10 @@ def cli() -> None:
 
 
 def command(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line (sys.argv by default); return 0 ok, 1 failed, 2 usage, 3 no data, 130 interrupted."""
+    """Run the command line (sys.argv by default) and return its exit code.
+
+    0 ok, 1 failed, 2 usage, 3 no data, 130 interrupted.
+    """
     from fuselab.plan import PlanError
     from fuselab.runner import WorkerError
     from fuselab.store import StoreError

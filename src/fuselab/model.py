@@ -31,7 +31,7 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Group:
-    """The unit of work: one case, dtype, layout and direction, with all implementations interleaved.
+    """The unit of work: one case, dtype, layout and direction in all its implementations.
 
     `source` says where the worker finds the OpSpec: "" for ours, else the path of a user's file.
     """

@@ -40,10 +40,14 @@ class Death:
 
 @dataclass(frozen=True)
 class Reply:
-    """What came back for one request: results in order, and a death if there was one."""
+    """What came back for one request: results in order, and a death if there was one.
+
+    idle: the worker died without a word about this request.
+    """
 
     results: tuple[Any, ...]
     death: Death | None = None
+    idle: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,15 +83,15 @@ class Worker:
 
     def ask(self, *request: Any) -> Reply:
         """Send one request and wait for everything it brings; a dead worker is replaced later."""
+        reply = self._ask(request)
+        # Death between two requests is nobody's fault: a fresh worker takes over, once.
+        return self._ask(request) if reply.idle else reply
+
+    def _ask(self, request: tuple[Any, ...]) -> Reply:
         pipe = self._pipe or self._start()
-        try:
-            pipe.send(request)
-        except OSError:
-            # It died between two requests: nobody is to blame, a fresh one takes over.
-            self.close()
-            pipe = self._start()
-            pipe.send(request)
         self._busy = True
+        with contextlib.suppress(OSError):
+            pipe.send(request)
         reply = self._listen(pipe)
         if reply.death is not None:
             self.close()
@@ -125,21 +129,12 @@ class Worker:
         return self._pipe
 
     def _listen(self, pipe: Connection, seconds: float = 0.0) -> Reply:
-        impl, phase = "", "the start"
+        impl, phase, heard = "", "the start", False
         results: list[Any] = []
         deadline = monotonic() + (seconds or self._timeout)
-        while True:
-            wait([pipe, self._process.sentinel], max(0.0, deadline - monotonic()))
-            try:
-                event = pipe.recv() if pipe.poll() else None
-            except (EOFError, OSError):
-                self._process.join(GRACE_S)
-                return Reply(tuple(results), self._obituary(impl, phase))
-            if event is None and self._process.is_alive() and monotonic() < deadline:
-                continue
-            if event is None:
-                return Reply(tuple(results), self._obituary(impl, phase))
+        while (event := self._next(pipe, deadline)) is not None:
             kind, *rest = event
+            heard = True
             if kind == "start":
                 impl, phase = rest
                 deadline = monotonic() + self._patience(phase)
@@ -152,6 +147,22 @@ class Worker:
                 return Reply(())
             else:
                 return Reply(tuple(results))
+        death = self._obituary(impl, phase)
+        return Reply(tuple(results), death, not heard and death.status is Status.CRASHED)
+
+    def _next(self, pipe: Connection, deadline: float) -> tuple[Any, ...] | None:
+        """Return the next event, or None from a process that ended or is late."""
+        while True:
+            wait([pipe, self._process.sentinel], max(0.0, deadline - monotonic()))
+            try:
+                if pipe.poll():
+                    event: tuple[Any, ...] = pipe.recv()
+                    return event
+            except (EOFError, OSError):
+                self._process.join(GRACE_S)
+                return None
+            if not self._process.is_alive() or monotonic() >= deadline:
+                return None
 
     def _patience(self, phase: str) -> float:
         return self._timeout * (COMPILE_FACTOR if phase == "compile" else 1)

@@ -86,4 +86,5 @@ def _sorted(samples: Samples) -> NDArray[np.float64]:
 
 def _at(ordered: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.float64]:
     index = np.minimum((uniform * len(ordered)).astype(np.intp), len(ordered) - 1)
-    return ordered[index]
+    drawn: NDArray[np.float64] = ordered[index]
+    return drawn

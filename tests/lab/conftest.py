@@ -27,6 +27,11 @@ def faulty() -> str:
 
 
 @pytest.fixture(scope="session")
+def sluggish() -> str:
+    return str(HERE / "sluggish_ops.py")
+
+
+@pytest.fixture(scope="session")
 def lab() -> Lab:
     """Run `fuselab ...` and wait for it."""
 

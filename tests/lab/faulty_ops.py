@@ -6,8 +6,6 @@ import ctypes
 import os
 import signal
 import sys
-import time
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -68,15 +66,7 @@ def exits(x: Tensor, scale: float) -> Tensor:
     sys.exit(7)
 
 
-def slow(x: Tensor, scale: float) -> Tensor:
-    if "TOY_PID_FILE" in os.environ:
-        Path(os.environ["TOY_PID_FILE"]).write_text(str(os.getpid()))
-    time.sleep(0.1)
-    return right(x, scale)
-
-
 FAULTY = spec(
     "faulty", right, segfaults, aborts, hangs, raises, starves, overwrites, wrong, exits,
     overwrites_later, wrong_later,
 )  # fmt: skip
-SLUGGISH = [spec("sluggish", slow)]

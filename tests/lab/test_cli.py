@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from fuselab import metrics
 from fuselab.cli import command
+from fuselab.store import Store
 
 
 @pytest.fixture(scope="module")
@@ -21,6 +23,11 @@ def finished(lab: Any, toy: str, tmp_path_factory: pytest.TempPathFactory) -> An
     arguments = ["run", toy, "--out", str(out), "--device", "cpu", "--dtype", "float32"]
     arguments += ["--impl", "eager", "--impl", "right"]
     return lab(*arguments), out, arguments
+
+
+def stored(folder: Path) -> list[dict[str, Any]]:
+    with Store.open_readonly(folder) as store:
+        return metrics.records(store.measurements())
 
 
 def test_run_prints_a_table_and_where_it_is_stored(finished: Any) -> None:
@@ -46,7 +53,7 @@ def test_the_same_command_finds_its_work_done(lab: Any, finished: Any) -> None:
 
 
 def test_every_run_has_the_ceiling_of_the_device_and_of_each_case(finished: Any) -> None:
-    cells = exported(finished[1])
+    cells = stored(finished[1])
     peaks = [c for c in cells if c["op"] == "ceiling"]
     assert [c["impl"] for c in peaks] == ["copy", "add"]
     assert all("512 MiB" in c["reason"] and c["median_us"] > 0 for c in peaks)
@@ -179,11 +186,3 @@ def test_without_the_lab_extra_it_prints_the_line_that_mends_it() -> None:
     assert done.returncode == 2
     assert "pip install 'fuseline[lab]'" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def exported(folder: Path) -> list[dict[str, Any]]:
-    from fuselab import metrics
-    from fuselab.store import Store
-
-    with Store.open_readonly(folder) as store:
-        return metrics.records(store.measurements())

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from fuselab import metrics
+from fuselab.store import Store
+
 FAULTS = {
     "segfaults": ("crashed", "killed by signal 11 (SIGSEGV) during forward"),
     "aborts": ("crashed", "killed by signal 6 (SIGABRT) during forward"),
@@ -66,12 +69,12 @@ def test_a_fault_of_ones_own_is_exit_1(outcome: Any) -> None:
 
 
 class Running:
-    """A run of the sluggish operator: four groups of about two seconds."""
+    """A run of the sluggish operator: the ceiling, then two groups of about two seconds."""
 
     def __init__(self, file: str, out: Path, pid_file: Path) -> None:
         self.pid_file = pid_file
         self.command = [sys.executable, "-m", "fuselab", "run", file, "--out", str(out)]
-        self.command += ["--device", "cpu", *impl_options("slow", "eager")]
+        self.command += ["--device", "cpu", "--dtype", "fp32", *impl_options("slow", "eager")]
         self.process = subprocess.Popen(
             self.command,
             stderr=subprocess.PIPE,
@@ -98,44 +101,42 @@ class Running:
 
 
 @pytest.fixture
-def sluggish(faulty: str, tmp_path: Path) -> Running:
-    return Running(faulty, tmp_path / "run", tmp_path / "pid")
+def running(sluggish: str, tmp_path: Path) -> Running:
+    return Running(sluggish, tmp_path / "run", tmp_path / "pid")
 
 
-def stored(lab: Any, out: Path) -> dict[tuple[str, ...], float]:
-    lines = lab("export", str(out)).stdout.splitlines()
-    cells = [json.loads(line) for line in lines]
+def stored(out: Path) -> dict[tuple[str, ...], float]:
+    with Store.open_readonly(out) as store:
+        cells = metrics.records(store.measurements())
     place = ("op", "impl", "direction", "case", "dtype")
     return {tuple(cell[name] for name in place): cell["median_us"] for cell in cells}
 
 
-def test_a_killed_run_loses_its_worker_and_resumes(
-    lab: Any, sluggish: Running, tmp_path: Path
-) -> None:
-    sluggish.wait_for("sluggish/fwd/small/float32")
-    sluggish.process.send_signal(signal.SIGKILL)
-    sluggish.process.wait()
-    assert sluggish.worker_is_gone()
+def test_a_killed_run_loses_its_worker_and_resumes(running: Running, tmp_path: Path) -> None:
+    running.wait_for("sluggish/fwd/small/float32")
+    running.process.send_signal(signal.SIGKILL)
+    running.process.wait()
+    assert running.worker_is_gone()
 
-    before = stored(lab, tmp_path / "run")
+    before = stored(tmp_path / "run")
     assert ("sluggish", "slow", "fwd", "small", "float32") in before
-    again = subprocess.run(sluggish.command, capture_output=True, text=True, timeout=120)
+    again = subprocess.run(running.command, capture_output=True, text=True, timeout=120)
     assert again.returncode == 0, again.stderr
     assert f"{len(before)} already in" in again.stderr
-    after = stored(lab, tmp_path / "run")
+    after = stored(tmp_path / "run")
     assert before.items() <= after.items()
-    assert len(after) == 2 + 4 * 3 + 4 * 2
+    assert len(after) == 2 + 2 * 3
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_exit_130_and_keeps_what_it_has(
-    lab: Any, sluggish: Running, tmp_path: Path, number: int
+    running: Running, tmp_path: Path, number: int
 ) -> None:
-    sluggish.wait_for("sluggish/fwd/small/float32")
-    sluggish.process.send_signal(number)
-    _, stderr = sluggish.process.communicate(timeout=30)
-    assert sluggish.process.returncode == 130
+    running.wait_for("sluggish/fwd/small/float32")
+    running.process.send_signal(number)
+    _, stderr = running.process.communicate(timeout=30)
+    assert running.process.returncode == 130
     assert "the same command goes on from here" in stderr
     assert "Traceback" not in stderr
-    assert sluggish.worker_is_gone()
-    assert ("sluggish", "slow", "fwd", "small", "float32") in stored(lab, tmp_path / "run")
+    assert running.worker_is_gone()
+    assert ("sluggish", "slow", "fwd", "small", "float32") in stored(tmp_path / "run")

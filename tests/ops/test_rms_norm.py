@@ -118,7 +118,7 @@ def test_transforms_agree_with_torch() -> None:
         lambda f: torch.func.grad(lambda t: f(t, weight, 1e-5).square().sum())(x),
         lambda f: torch.func.vmap(lambda t: f(t, weight, 1e-5))(x),
         lambda f: torch.func.vmap(lambda w: f(x, w, 1e-5))(weight.expand(3, 7) * tangent[:3]),
-        lambda f: torch.func.vmap(lambda t: f(t, weight, 1e-5), in_dims=1)(x[:, None].expand(4, 2, 7)),
+        lambda f: torch.func.vmap(lambda t: f(t, weight, 1e-5), in_dims=1)(x.expand(3, 4, 7)),
         lambda f: torch.func.vmap(torch.func.grad(lambda t: f(t, weight, 1e-5).sum()))(x),
         lambda f: torch.func.hessian(lambda t: f(t, weight, 1e-5).square().sum())(x[0]),
         lambda f: torch.func.jacfwd(lambda t: f(t, weight, 1e-5))(x[0]),
@@ -159,7 +159,9 @@ def test_rows_that_leave_the_normal_range(
     """|x| = 1e30 or 1e-30 with eps = 0, beside an ordinary row (fp64: 1e300 and 1e-300)."""
     scale = scale**10 if dtype == torch.float64 else scale
     rows = torch.randn(3, n, dtype=torch.float64, device=device)
-    x = (rows * torch.tensor([[scale], [1.0], [scale]], dtype=torch.float64, device=device)).to(dtype)
+    x = (rows * torch.tensor([[scale], [1.0], [scale]], dtype=torch.float64, device=device)).to(
+        dtype
+    )
     weight = torch.randn(n, dtype=dtype, device=device)
     y = fuseline.rms_norm(x, weight, 0.0)
     # The oracle in the same range: a power of two out, which the norm does not see.
@@ -194,7 +196,9 @@ def test_copies_are_made_only_where_no_row_stride_exists_and_are_counted(device:
 def test_a_row_does_not_depend_on_the_batch(device: str) -> None:
     for n in (5, 130, 1027, 4096):
         x = torch.randn(2000, n, device=device)
-        assert torch.equal(fuseline.rms_norm(x, None, 1e-5)[:3], fuseline.rms_norm(x[:3], None, 1e-5))
+        assert torch.equal(
+            fuseline.rms_norm(x, None, 1e-5)[:3], fuseline.rms_norm(x[:3], None, 1e-5)
+        )
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -220,7 +224,7 @@ def test_raw_operators_refuse_what_the_kernels_cannot_read() -> None:
         (lambda: OPS._rms_norm(torch.tensor(1.0), None, 1e-5), "at least one dimension"),
         (lambda: OPS._rms_norm(x.to_sparse(), None, 1e-5), "dense|sparse|Sparse"),
         (lambda: OPS._rms_norm_bwd(x[:2], x, weight, rstd, True, True), "dy has shape"),
-        (lambda: OPS._rms_norm_bwd(x.half(), x, weight, rstd, True, True), "dy must have the dtype"),
+        (lambda: OPS._rms_norm_bwd(x.half(), x, weight, rstd, True, True), "dy must have the"),
         (lambda: OPS._rms_norm_bwd(x, x, weight, rstd[:2], True, True), "rstd has shape"),
         (lambda: OPS._rms_norm_bwd(x, x, weight, rstd.double(), True, True), "rstd must be"),
     ):  # fmt: skip
@@ -231,12 +235,12 @@ def test_raw_operators_refuse_what_the_kernels_cannot_read() -> None:
 def test_the_kernel_takes_the_eps_that_the_public_function_refuses() -> None:
     x = torch.randn(3, 8) * 10
     torch.testing.assert_close(OPS.rms_norm(x, None, -0.5), _native(x, None, -0.5))
-    with pytest.raises(ValueError, match="eps is -0.5, expected a number >= 0"):
+    with pytest.raises(ValueError, match=r"eps is -0\.5, expected a number >= 0"):
         fuseline.rms_norm(x, None, -0.5)
 
 
 def test_unknown_implementation_lists_those_that_exist() -> None:
-    with pytest.raises(ValueError, match="'fast', expected one of: auto, cuda, cpu,.*triton, eager"):
+    with pytest.raises(ValueError, match=r"'fast', expected one of: auto, cuda, .* eager"):
         fuseline.rms_norm(torch.randn(2, 3), impl="fast")
 
 

@@ -38,7 +38,8 @@ def run(
     wanted = select.groups(found, replace(filters, device=chosen))
     plan = (ceiling_group(chosen), *wanted)
     with Store.open(out) as store:
-        todo = [replace(group, impls=left) for group in plan if (left := store.missing(group))]
+        # A group runs whole: its ratios hold only within one set of interleaved rounds.
+        todo = [group for group in plan if store.missing(group)]
         total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
         _say(f"{total} cells on {chosen}; {total - missing} already in {out}, {missing} to measure")
         _measure(todo, store, chosen, timeout, str(Path(out) / LOG))

@@ -74,7 +74,8 @@ class Variant:
 
     def __init__(self, contract: Contract, suffix: str, kernels: Kernels | None = None) -> None:
         public, raw, fwd, bwd = (
-            getattr(getattr(torch.ops, NAMESPACE), name).default for name in contract.schemas(suffix)
+            getattr(getattr(torch.ops, NAMESPACE), name).default
+            for name in contract.schemas(suffix)
         )
         self.public, self.raw, self.fwd, self.bwd = public, raw, fwd, bwd
         self.decomposed = contract.decomposed
@@ -82,9 +83,11 @@ class Variant:
         self._eager = kernels.run if kernels else raw
         # Traced code must see operators; eager code of a Python implementation need not.
         self._traced_apply = contract.function(fwd, bwd).apply
-        eager = contract.function(kernels.fwd, kernels.bwd) if kernels else contract.function(fwd, bwd)
-        # torch 2.10-2.14 spend 1 us in Function.apply's Python half, for functorch and Dynamo alone.
-        self._eager_apply = super(torch.autograd.Function, eager).apply
+        eager = (
+            contract.function(kernels.fwd, kernels.bwd) if kernels else contract.function(fwd, bwd)
+        )
+        # The Python half of Function.apply costs 1 us and serves functorch and Dynamo alone.
+        self._eager_apply: Function = super(torch.autograd.Function, eager).apply  # type: ignore
 
     def __call__(self, *args: Any) -> Any:
         """Runs the operator; the tensors among `args` decide how little machinery it needs."""

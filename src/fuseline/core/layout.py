@@ -9,6 +9,14 @@ import torch
 from fuseline.core import native
 
 
+def dense(t: torch.Tensor | None) -> torch.Tensor | None:
+    """The tensor itself if it is contiguous, else a copy."""
+    if t is None or t.is_contiguous():
+        return t
+    native.count_copy()
+    return t.contiguous()
+
+
 def as_rows(t: torch.Tensor) -> torch.Tensor:
     """(..., N) as (rows, N) with last stride 1: a view where one row stride allows, else a copy."""
     n = t.shape[-1]

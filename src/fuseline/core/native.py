@@ -36,7 +36,9 @@ class Native:
         if self.state != "loaded":
             return f"fuseline's binary is {self.state}: {self.cause}; {self.remedy}"
         if device_type == "cuda" and self.build["nvcc"] is None:
-            return "fuseline's binary was built without nvcc, so it holds no CUDA kernels; " + REBUILD
+            return (
+                "fuseline's binary was built without nvcc, so it holds no CUDA kernels; " + REBUILD
+            )
         if device_type not in ("cpu", "cuda"):
             return f"fuseline's binary holds no kernels for device type {device_type!r}"
         return None

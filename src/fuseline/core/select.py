@@ -1,4 +1,4 @@
-"""Which implementation runs: decided in plain Python from names and device types, never from data."""
+"""Which implementation runs: decided from names and device types, never from tensor data."""
 
 from __future__ import annotations
 

@@ -77,6 +77,7 @@ class SecondLook:
     def _nudged(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
-        device = value.device
-        sign = torch.randint(0, 2, value.shape, generator=self.generator, device=device) * 2 - 1
-        return (value.double() * (1 + sign * torch.finfo(value.dtype).eps)).to(value.dtype)
+        exact = value.to(torch.float64)
+        heads = torch.rand(value.shape, generator=self.generator, device=value.device) < 0.5
+        step = exact.abs() * torch.finfo(value.dtype).eps
+        return (exact + torch.where(heads, step, -step)).to(value.dtype)

@@ -6,14 +6,13 @@
 
 #include "tensor.h"
 
-#define FUSELINE_CUDA_CHECK(expr)                                                      \
-  do {                                                                                 \
-    const cudaError_t fuseline_error = (expr);                                         \
-    STD_TORCH_CHECK(fuseline_error == cudaSuccess, "CUDA: ",                           \
-                    cudaGetErrorString(fuseline_error),                                \
-                    fuseline_error == cudaErrorInsufficientDriver                      \
-                        ? " (this binary carries the CUDA 13 runtime: driver >= 580)"  \
-                        : "");                                                         \
+#define FUSELINE_CUDA_CHECK(expr)                                                                \
+  do {                                                                                           \
+    const cudaError_t fuseline_error = (expr);                                                   \
+    STD_TORCH_CHECK(fuseline_error == cudaSuccess, "CUDA: ", cudaGetErrorString(fuseline_error), \
+                    fuseline_error == cudaErrorInsufficientDriver                                \
+                        ? " (this binary carries the CUDA 13 runtime: driver >= 580)"            \
+                        : "");                                                                   \
   } while (0)
 
 namespace fuseline {

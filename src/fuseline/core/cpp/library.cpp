@@ -17,7 +17,8 @@ std::atomic<int64_t> copies{0};
 std::atomic<bool> fill{false};
 
 // An anonymous mapping this large is fresh from the kernel, which would otherwise fault it in one
-// 4 KiB page at a time: (4, 512, 4096) fp32 forward takes 9 ms with small pages and 3 with huge ones.
+// 4 KiB page at a time: (4, 512, 4096) fp32 forward takes 9 ms with small pages and 3 with huge
+// ones.
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kAdviseFrom = 2 * kHugePage;
 

@@ -1,10 +1,10 @@
 // CUDA backend of rms_norm: checks, allocation, launch, registration. Kernels: impl_cuda_*.cuh.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 #include "fuseline/core/cpp/cuda.h"
 #include "impl_args.h"
 #include "impl_cuda_launch.h"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 namespace fuseline::rms_norm {
 namespace {
@@ -18,10 +18,14 @@ WeightType weight_type(const Tensor& x, const std::optional<Tensor>& weight) {
 template <typename F>
 auto for_dtype(ScalarType dtype, const F& f) {
   switch (dtype) {
-    case ScalarType::Double: return f(static_cast<double*>(nullptr));
-    case ScalarType::Float: return f(static_cast<float*>(nullptr));
-    case ScalarType::Half: return f(static_cast<__half*>(nullptr));
-    default: return f(static_cast<__nv_bfloat16*>(nullptr));
+    case ScalarType::Double:
+      return f(static_cast<double*>(nullptr));
+    case ScalarType::Float:
+      return f(static_cast<float*>(nullptr));
+    case ScalarType::Half:
+      return f(static_cast<__half*>(nullptr));
+    default:
+      return f(static_cast<__nv_bfloat16*>(nullptr));
   }
 }
 
@@ -43,9 +47,8 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor
                      eps,
                      weight_type(x, weight),
                      current_stream(device.index)};
-  FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
-    return launch_fwd<std::remove_pointer_t<decltype(t)>>(p);
-  }));
+  FUSELINE_CUDA_CHECK(for_dtype(
+      x.scalar_type(), [&](auto* t) { return launch_fwd<std::remove_pointer_t<decltype(t)>>(p); }));
   return y;
 }
 
@@ -68,9 +71,8 @@ std::tuple<Tensor, Tensor> rms_norm_bwd(const Tensor& dy, const Tensor& x,
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
-  Tensor dweight = need_dweight
-                       ? allocate(weight->sizes(), weight->scalar_type(), device)
-                       : allocate_none(x);
+  Tensor dweight =
+      need_dweight ? allocate(weight->sizes(), weight->scalar_type(), device) : allocate_none(x);
   if (x.sizes()[x.dim() - 1] == 0 || !(need_dx || need_dweight)) return {dx, dweight};
 
   const Rows view = rows_of(x);

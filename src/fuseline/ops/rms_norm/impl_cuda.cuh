@@ -131,7 +131,9 @@ __device__ __forceinline__ S row_sum(S v, int row_threads, S* scratch) {
 }
 
 // The mean square left the normal range (overflow, or too small for full precision).
-__device__ __forceinline__ bool needs_second_look(float v) { return !(v <= FLT_MAX && v >= 1e-30f); }
+__device__ __forceinline__ bool needs_second_look(float v) {
+  return !(v <= FLT_MAX && v >= 1e-30f);
+}
 __device__ __forceinline__ bool needs_second_look(double v) {
   return !(v <= DBL_MAX && v >= 1e-290);
 }

@@ -25,7 +25,8 @@ struct BwdArgs {
 
 // g = dy * weight for one pack.
 template <typename S, typename W, int VEC>
-__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight, int64_t col) {
+__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight,
+                                                   int64_t col) {
   if (weight) {
     const Values<S, VEC> w = unpack<S>(load<W, VEC>(weight + col));
 #pragma unroll
@@ -152,14 +153,14 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
         const int col = first + i * step;
         if (col < n) {
           const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(dy_packs[i]), a.weight, col);
-          store<T, VEC>(a.dx + row * a.n + col,
-                        gradient<T>(unpack<S>(x_packs[i]), g, rstd, mean));
+          store<T, VEC>(a.dx + row * a.n + col, gradient<T>(unpack<S>(x_packs[i]), g, rstd, mean));
         }
       }
     }
   }
-  if (a.partial) write_partial<T, Shape>(acc, a.partial + static_cast<int64_t>(blockIdx.x) * a.n,
-                                         n, row_threads);
+  if (a.partial)
+    write_partial<T, Shape>(acc, a.partial + static_cast<int64_t>(blockIdx.x) * a.n, n,
+                            row_threads);
 }
 
 // Owns one row of any length; reads x and dy twice; writes dx.
@@ -178,16 +179,14 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W>
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
     const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
-    const Values<S, VEC> g =
-        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+    const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) dot += g.v[v] * (px.v[v] * rstd);
   }
   const S mean = row_sum<true>(dot, blockDim.x, scratch) / static_cast<S>(a.n);
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
-    const Values<S, VEC> g =
-        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+    const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
     store<T, VEC>(a.dx + row * a.n + col,
                   gradient<T>(unpack<S>(load<T, VEC>(x + col)), g, rstd, mean));
   }
@@ -221,7 +220,8 @@ __global__ void bwd_finish_kernel(const S* partial, int64_t parts, int64_t n, W*
   S sum = 0;
   if (col < n) {
 #pragma unroll 4
-    for (int64_t part = threadIdx.y; part < parts; part += blockDim.y) sum += partial[part * n + col];
+    for (int64_t part = threadIdx.y; part < parts; part += blockDim.y)
+      sum += partial[part * n + col];
   }
   sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();

@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(ROW_IS_BLOCK ? kMaxBlock : kSmallBlock, 1)
   __shared__ S scratch[kWarp];
   __shared__ double scratch2[kWarp];
   const int lane = ROW_IS_BLOCK ? threadIdx.x : threadIdx.x % row_threads;
-  const int64_t row = ROW_IS_BLOCK ? static_cast<int64_t>(blockIdx.x)
-                                   : (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) /
-                                         row_threads;
+  const int64_t row =
+      ROW_IS_BLOCK ? static_cast<int64_t>(blockIdx.x)
+                   : (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / row_threads;
   const bool active = row < a.rows;
   const int n = active ? static_cast<int>(a.n) : 0;
   const T* x = a.x + row * a.x_stride;
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(kMaxBlock, 1) fwd_long_kernel(FwdArgs<T, W> a)
   T* y = a.y + row * a.n;
   if (needs_second_look(mean_square)) {
     const SecondLook look(mean_square, 0);
-    const double sum2 = row_sum<true>(
-        exact_square_sum(x, threadIdx.x, a.n, blockDim.x, look), blockDim.x, scratch2);
+    const double sum2 = row_sum<true>(exact_square_sum(x, threadIdx.x, a.n, blockDim.x, look),
+                                      blockDim.x, scratch2);
     const double exact = look.rstd(sum2 / static_cast<double>(a.n), a.eps);
     if (a.rstd && threadIdx.x == 0) a.rstd[row] = static_cast<S>(exact);
     exact_normalise(x, a.weight, y, threadIdx.x, a.n, blockDim.x, exact);

@@ -31,7 +31,8 @@ bool aligned(const void* p, int64_t stride) {
 
 // Threads of a one-row block: a whole number of warps.
 int block_for(int64_t packs, int items) {
-  return static_cast<int>(std::min<int64_t>(kMaxBlock, ceil_div(ceil_div(packs, items), kWarp) * kWarp));
+  return static_cast<int>(
+      std::min<int64_t>(kMaxBlock, ceil_div(ceil_div(packs, items), kWarp) * kWarp));
 }
 
 template <typename T, typename W, int VEC, int ITEMS>
@@ -45,7 +46,8 @@ void fwd_warp(const FwdArgs<T, W>& a, int64_t packs, cudaStream_t stream) {
 template <typename T, typename W, int VEC, int ITEMS>
 void fwd_block(const FwdArgs<T, W>& a, int64_t packs, cudaStream_t stream) {
   const int threads = block_for(packs, ITEMS);
-  fwd_kernel<T, W, VEC, ITEMS, true><<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a, threads);
+  fwd_kernel<T, W, VEC, ITEMS, true>
+      <<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a, threads);
 }
 
 template <typename T, typename W, int VEC>
@@ -61,10 +63,14 @@ void fwd_by_length(const FwdArgs<T, W>& a, cudaStream_t s) {
 
 template <typename T, typename W>
 cudaError_t fwd_typed(const FwdProblem& p) {
-  const FwdArgs<T, W> a{static_cast<const T*>(p.x),  static_cast<const W*>(p.weight),
-                        static_cast<T*>(p.y),        static_cast<Stat<T>*>(p.rstd),
-                        p.rows,                      p.x_stride,
-                        p.n,                         p.eps};
+  const FwdArgs<T, W> a{static_cast<const T*>(p.x),
+                        static_cast<const W*>(p.weight),
+                        static_cast<T*>(p.y),
+                        static_cast<Stat<T>*>(p.rstd),
+                        p.rows,
+                        p.x_stride,
+                        p.n,
+                        p.eps};
   const bool wide = aligned<T>(p.x, p.x_stride) && aligned<T>(p.y, p.n) && aligned<T>(p.weight, 0);
   wide ? fwd_by_length<T, W, kVec<T>>(a, p.stream) : fwd_by_length<T, W, 1>(a, p.stream);
   return cudaGetLastError();
@@ -133,8 +139,7 @@ void bwd_by_length(const BwdArgs<T, W>& a, const BwdProblem& p) {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       if (a.dx) {
-        bwd_long_dx_kernel<T, W, VEC>
-            <<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
+        bwd_long_dx_kernel<T, W, VEC><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
       }
       if (a.partial) {
         const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), parts);
@@ -144,8 +149,8 @@ void bwd_by_length(const BwdArgs<T, W>& a, const BwdProblem& p) {
       const int row_threads = row_threads_of<Shape>(packs);
       const int threads = threads_of<Shape>(row_threads);
       const bool shared = a.partial && threads > row_threads;
-      bwd_kernel<T, W, Shape><<<parts, threads, shared ? a.n * sizeof(Stat<T>) : 0, p.stream>>>(
-          a, row_threads);
+      bwd_kernel<T, W, Shape>
+          <<<parts, threads, shared ? a.n * sizeof(Stat<T>) : 0, p.stream>>>(a, row_threads);
     }
   });
 }

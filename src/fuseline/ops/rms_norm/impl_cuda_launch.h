@@ -1,4 +1,5 @@
-// The border between host code (impl_cuda.cpp) and the kernels, one translation unit per dtype of x.
+// The border between host code (impl_cuda.cpp) and the kernels, one translation unit per dtype of
+// x.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuseline.core import contract, native
 from fuseline.core.device import kind, triton_unavailable
-from fuseline.core.layout import as_rows
+from fuseline.core.layout import as_rows, dense
 from fuseline.core.select import Choice, Selector
 from fuseline.ops.rms_norm import impl_eager
 
@@ -39,16 +39,18 @@ def rms_norm(
     """
     if torch.compiler.is_compiling():
         eps = validate(x, weight, eps)
-        return SELECTOR.pick(impl, x.device.type)(x, weight, eps)
+        y: Tensor = SELECTOR.pick(impl, x.device.type)(x, weight, eps)
+        return y
     try:
         if eps is None:
             eps = _EPS[x.dtype]
         elif not eps >= 0.0:
             raise ValueError
-        return SELECTOR.pick(impl, kind(x))(x, weight, eps)
+        y = SELECTOR.pick(impl, kind(x))(x, weight, eps)
     except Exception:
         validate(x, weight, eps)  # a good call pays nothing for the friendly message
         raise
+    return y
 
 
 def validate(x: Tensor, weight: Tensor | None, eps: float | None) -> float:
@@ -123,7 +125,7 @@ def decomposed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         exponent = torch.frexp(torch.nan_to_num(largest, 1.0, 1.0, 1.0)).exponent
         scale = torch.ldexp(torch.ones_like(largest), -exponent.clamp(-60, 120))
     h = h * scale
-    y = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + (eps * scale) * scale)
+    y: Tensor = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + (eps * scale) * scale)
     if weight is not None:
         y = y * weight
     return y.to(x.dtype)
@@ -133,6 +135,7 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
     class RMSNorm(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+            y: Tensor
             y, rstd = fwd(x, weight, eps)
             ctx.save_for_backward(x, weight, rstd)
             ctx.eps = eps
@@ -169,9 +172,7 @@ CONTRACT = contract.Contract(
     name="rms_norm",
     args="Tensor x, Tensor? weight, float eps",
     fwd_returns="(Tensor, Tensor)",
-    bwd_args=(
-        "Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool need_dx, bool need_dweight"
-    ),
+    bwd_args=("Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool need_dx, bool need_dweight"),
     bwd_returns="(Tensor, Tensor)",
     fake=_fake,
     fake_fwd=_fake_fwd,
@@ -188,7 +189,7 @@ def _triton_run(
     from fuseline.ops.rms_norm import impl_triton
 
     validate(x, weight, None)
-    y, _ = impl_triton.fwd(as_rows(x), weight, eps, save_rstd=False, wrap=wrap)
+    y, _ = impl_triton.fwd(as_rows(x), dense(weight), eps, save_rstd=False, wrap=wrap)
     return y.view(x.shape)
 
 
@@ -198,7 +199,8 @@ def _triton_fwd(
     from fuseline.ops.rms_norm import impl_triton
 
     validate(x, weight, None)
-    y, rstd = impl_triton.fwd(as_rows(x), weight, eps, save_rstd=True, wrap=wrap)
+    y, rstd = impl_triton.fwd(as_rows(x), dense(weight), eps, save_rstd=True, wrap=wrap)
+    assert rstd is not None
     return y.view(x.shape), rstd.view(x.shape[:-1])
 
 
@@ -215,7 +217,7 @@ def _triton_bwd(
 
     need_dweight = need_dweight and weight is not None
     dx, dweight = impl_triton.bwd(
-        as_rows(dy), as_rows(x), weight, rstd.reshape(-1), need_dx, need_dweight, wrap=wrap
+        as_rows(dy), as_rows(x), dense(weight), rstd.reshape(-1), need_dx, need_dweight, wrap=wrap
     )
     return (
         x.new_empty((0,)) if dx is None else dx.view(x.shape),

@@ -1,0 +1,103 @@
+"""Timers: what belongs to which call, and when a reading must be refused."""
+
+from __future__ import annotations
+
+import time
+from collections import namedtuple
+from statistics import median
+
+import pytest
+import torch
+
+from fuselab.timers import TimerError
+from fuselab.timers.cupti import MARKER, CuptiTimer, device_events, split
+from fuselab.timers.wall import WallTimer
+
+SPIN = (f"at::cuda::(anonymous namespace)::{MARKER}(long)", 1.0)
+A, B, OTHER = ("a", 2.0), ("b", 3.0), ("other", 50.0)
+
+
+def test_wall_reads_what_a_call_takes() -> None:
+    timer = WallTimer()
+    with timer:
+        last = timer.block("wait", [lambda: time.sleep(0.01)] * 4 + [lambda: 7])
+    samples = timer.readings()["wait"].samples_us
+    assert last == 7
+    assert len(samples) == 5
+    assert min(samples[:4]) >= 10_000
+    assert median(samples[:4]) < 20_000
+
+
+def test_wall_shares_a_sample_among_a_batch_and_calls_each_once() -> None:
+    seen: list[int] = []
+    timer = WallTimer()
+    with timer:
+        timer.block("many", [lambda i=i: seen.append(i) for i in range(10)], batch=4)  # type: ignore[misc]
+    assert seen == list(range(10))
+    assert len(timer.readings()["many"].samples_us) == 3
+
+
+def test_split_gives_each_call_what_lies_between_its_markers() -> None:
+    events = [OTHER, SPIN, A, B, SPIN, OTHER, SPIN, A, SPIN, SPIN, SPIN, OTHER]
+    assert split(events) == [[A, B], [A], []]
+
+
+def test_split_refuses_a_lost_marker() -> None:
+    with pytest.raises(TimerError, match="lost the last marker"):
+        split([SPIN, A, SPIN, SPIN, B])
+
+
+def test_cupti_refuses_lost_calls_and_notes_unsteady_ones() -> None:
+    timer = CuptiTimer()
+    timer._labels, timer._calls = ["x", "y", "x"], [[A, B], [A], [A]]
+    readings = timer.readings()
+    assert readings["x"].samples_us == (5.0, 2.0)
+    assert not readings["x"].steady
+    assert readings["y"].steady
+    assert readings["y"].kernels == {"a": 1}
+    timer._calls.pop()
+    with pytest.raises(TimerError, match="2 calls of 3"):
+        timer.readings()
+
+
+def test_device_events_are_sorted_and_leave_out_the_host_and_annotations() -> None:
+    Event = namedtuple("Event", "start name us device note")
+
+    class Kineto:
+        def __init__(self, *values: object) -> None:
+            self.e = Event(*values)
+
+        start_ns = lambda self: self.e.start  # noqa: E731
+        name = lambda self: self.e.name  # noqa: E731
+        duration_ns = lambda self: self.e.us * 1000  # noqa: E731
+        device_type = lambda self: self.e.device  # noqa: E731
+        is_user_annotation = lambda self: self.e.note  # noqa: E731
+
+    cuda, cpu = torch._C._autograd.DeviceType.CUDA, torch._C._autograd.DeviceType.CPU
+    events = [
+        Kineto(30, "b", 3, cuda, False),
+        Kineto(10, "cudaLaunchKernel", 9, cpu, False),
+        Kineto(20, "a", 2, cuda, False),
+        Kineto(20, "CompiledFunction", 40, cuda, True),
+    ]
+    assert device_events(events) == [("a", 2.0), ("b", 3.0)]
+
+
+@pytest.mark.gpu
+def test_cupti_sees_the_kernels_of_each_call_and_no_others() -> None:
+    source = torch.rand(1 << 26, device="cuda")
+    out = torch.empty_like(source)
+    half, into = source[: 1 << 25], out[: 1 << 25]
+    timer = CuptiTimer()
+    with timer:
+        for _ in range(3):
+            timer.block("whole", [lambda: out.copy_(source)] * 10)
+            out.mul_(2)
+            timer.block("half", [lambda: into.copy_(half)] * 10)
+            timer.block("two", [lambda: torch.sin(torch.exp(half))] * 10)
+    readings = timer.readings()
+    assert [len(r.samples_us) for r in readings.values()] == [30, 30, 30]
+    whole, part = (median(readings[name].samples_us) for name in ("whole", "half"))
+    assert whole / part == pytest.approx(2, rel=0.1)
+    assert sum(readings["two"].kernels.values()) == 2
+    assert all(reading.steady for reading in readings.values())

@@ -1,0 +1,227 @@
+"""The worker's parts, in this process: inputs, baselines, ceilings, and one whole group."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import toy_ops
+from torch import Tensor
+
+from fuselab.model import Group, Measurement, Status
+from fuselab.worker import baselines, footprint, group, inputs, load, problem, specs
+from fuselab.worker.baselines import CompileWatch, Unsupported
+from fuselab.worker.ceiling import Streams, mix_of
+from fuselab.worker.specs import SpecError
+from fuseline.core.spec import Cost, Implementation
+
+CPU = torch.device("cpu")
+
+
+def swish(direction: str, *impls: str, source: str) -> Group:
+    return Group("swish", "small", "float32", direction, "contiguous", "cpu", impls, source)
+
+
+def silent(*event: Any) -> None:
+    return None
+
+
+def run(wanted: Group) -> tuple[dict[str, Measurement], list[tuple[Any, ...]]]:
+    events: list[tuple[Any, ...]] = []
+    group.run(wanted, frozenset(), lambda *event: events.append(event))
+    return {e[1].cell.impl: e[1] for e in events if e[0] == "result"}, events
+
+
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_a_group_gives_every_cell_its_numbers_with_proof(direction: str, toy: str) -> None:
+    names = ("eager", "right", "torchscript", "ceiling")
+    found, events = run(swish(direction, *names, source=toy))
+    assert tuple(found) == names
+    for name, m in found.items():
+        assert m.status in (Status.OK, Status.NOISY), m.reason
+        assert len(m.samples_us) >= 5
+        assert m.host_us is not None
+        assert m.proof["sets"] > 1
+        assert m.proof["launches"] >= 1
+        if name != "ceiling":
+            assert m.accuracy is not None
+            assert m.proof["repeatable"]
+            assert m.peak_bytes is not None
+    assert found["right"].proof["role"] == "ours"
+    assert found["torchscript"].proof["role"] == "baseline"
+    assert found["ceiling"].proof["mix"] == ("1R1W" if direction == "fwd" else "2R1W")
+    timed = [e[1] for e in events if e[0] == "start" and e[2] == "timing"]
+    assert timed[:4] == list(names)
+    assert timed[4:8] == [*names[1:], names[0]]
+
+
+def test_bytes_of_a_group_are_counted_once(toy: str) -> None:
+    x = 64 * 33 * 4
+    forward, _ = run(swish("fwd", "right", source=toy))
+    assert forward["right"].ideal_bytes == forward["right"].buffer_bytes == 2 * x
+    backward, _ = run(swish("bwd", "eager", "right", source=toy))
+    # Eager saves the sigmoid and the product; the fused one nothing but its input.
+    assert backward["right"].buffer_bytes == 2 * x
+    assert backward["eager"].buffer_bytes == 3 * x
+    assert backward["right"].ideal_bytes == 3 * x
+
+
+def test_the_peak_counts_what_is_alive_at_once() -> None:
+    def call() -> Tensor:
+        a = torch.ones(1 << 16)
+        b = a + 1
+        del a
+        return b * 2
+
+    peak, operators = footprint._cpu_profile(call)
+    assert peak == pytest.approx(2 * (4 << 16), rel=0.01)
+    assert operators["aten::add"] == operators["aten::mul"] == 1
+
+
+def test_inputs_depend_on_the_group_and_the_set_alone(toy: str) -> None:
+    first = problem.build(swish("fwd", "right", source=toy), silent)
+    again = problem.build(swish("fwd", "eager", source=toy), silent)
+    first.grow(3)
+    assert torch.equal(first.sets[0].inputs["x"], again.sets[0].inputs["x"])
+    assert not torch.equal(first.sets[0].inputs["x"], first.sets[1].inputs["x"])
+
+
+def test_an_overwritten_input_is_named_and_mended(toy: str) -> None:
+    given = problem.build(swish("bwd", "right", source=toy), silent)
+    before = given.first.inputs["x"].clone()
+    assert given.overwritten() == ()
+    given.first.inputs["x"][3, 4] = torch.nan
+    assert given.first.dys is not None
+    given.first.dys[0].neg_()
+    assert given.overwritten() == ("x", "dy0")
+    assert torch.equal(given.first.inputs["x"], before)
+    assert given.overwritten() == ()
+
+
+def test_the_last_call_is_on_the_first_set(toy: str) -> None:
+    given = problem.build(swish("fwd", "right", source=toy), silent)
+    given.grow(2)
+    seen = [call() for call in given.calls(lambda x, scale: x, 5)]
+    assert seen[-1] is given.sets[0].inputs["x"]
+    assert seen[-2] is given.sets[1].inputs["x"]
+
+
+@pytest.mark.parametrize(
+    ("set_bytes", "calls", "expected"), [(1 << 10, 12, 12), (1 << 10, 500, 20), (1 << 40, 8, 1)]
+)
+def test_rotation_is_bounded_by_calls_and_memory(set_bytes: int, calls: int, expected: int) -> None:
+    assert inputs.how_many(set_bytes, CPU, calls) == expected
+
+
+def test_seeds_differ_by_key_and_index() -> None:
+    assert inputs.seed("a", 0) == inputs.seed("a", 0)
+    assert len({inputs.seed("a", 0), inputs.seed("a", 1), inputs.seed("b", 0)}) == 3
+
+
+def test_what_torchscript_refuses_is_unsupported_with_its_reason() -> None:
+    def eager(x: Tensor, scale: float, **more: int) -> Tensor:
+        return x * scale
+
+    spec = replace(toy_ops.SWISH, implementations=(Implementation("eager", eager, role="eager"),))
+    with pytest.raises(Unsupported, match=r"torch\.jit\.script refuses: \w+"):
+        baselines.make(spec, "torchscript", "cpu")
+
+
+def test_a_baseline_without_eager_or_where_eager_cannot_run_is_unsupported() -> None:
+    none = replace(toy_ops.SWISH, implementations=(Implementation("right", toy_ops.right),))
+    assert baselines.names(none) == ("right",)
+    with pytest.raises(Unsupported, match="no eager implementation"):
+        baselines.make(none, "compile", "cpu")
+    absent = replace(toy_ops.SWISH.implementations[0], unavailable=lambda d: f"not on {d}")
+    with pytest.raises(Unsupported, match="not on cpu"):
+        baselines.make(replace(none, implementations=(absent,)), "compile", "cpu")
+
+
+def test_the_watch_counts_graphs_and_recompiles() -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: x.sin() + 1, backend="eager", dynamic=False)
+    first, timed = CompileWatch(), CompileWatch()
+    for _ in range(2):
+        with first:
+            compiled(torch.ones(3))
+    with timed:
+        compiled(torch.ones(3))
+    assert baselines.compile_proof(first, timed) == {"graphs": 1, "breaks": 0, "recompiles": 0}
+    with timed:
+        compiled(torch.ones(4))
+    proof = baselines.compile_proof(first, timed)
+    assert baselines.compile_fault(proof) == "torch.compile compiled 1 times while it was timed"
+
+
+def test_the_watch_sees_breaks_and_functions_that_are_not_compiled() -> None:
+    def broken(x: Tensor) -> Tensor:
+        y = x.sin()
+        torch._dynamo.graph_break()
+        return y + 1
+
+    torch._dynamo.reset()
+    watch = CompileWatch()
+    with watch:
+        torch.compile(broken, backend="eager")(torch.ones(3))
+    assert "broke the graph" in baselines.compile_fault(
+        baselines.compile_proof(watch, CompileWatch())
+    )
+    nothing = CompileWatch()
+    with nothing, torch.compiler.set_stance("force_eager"):
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    assert "no graph" in baselines.compile_fault(baselines.compile_proof(nothing, CompileWatch()))
+
+
+def test_the_streams_move_the_bytes_they_are_told() -> None:
+    assert mix_of(Cost(100, 100)) == "1R1W"
+    assert mix_of(Cost(200, 100)) == "2R1W"
+    for mix, streams in (("1R1W", 2), ("2R1W", 3)):
+        moved = Streams(mix, 960_000, torch.bfloat16, CPU)
+        assert moved.cost.bytes == 960_000
+        assert moved.cost.bytes_written == 960_000 // streams
+        buffers = moved._buffers
+        for call in moved.calls(2, 2):
+            call()
+        for *sources, out in buffers:
+            assert torch.equal(out, sum(sources[1:], start=sources[0]))
+            assert out.abs().sum() > 0
+
+
+def test_two_specs_of_one_name_are_refused(tmp_path: Any, toy: str) -> None:
+    file = tmp_path / "twice_ops.py"
+    file.write_text("from toy_ops import SWISH, right, spec\nSECOND = spec('swish', right)\n")
+    with pytest.raises(SpecError, match="two OpSpecs are named 'swish'"):
+        specs.load(str(file))
+    assert list(specs.load(toy)) == ["swish"]
+
+
+def test_other_load_is_a_disturbance_only_beyond_what_we_leave_idle(monkeypatch: Any) -> None:
+    clock = iter([0.0, 2.0])
+    others = iter([100.0, 103.0])
+    monkeypatch.setattr(load, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(load, "_others_seconds", lambda: next(others))
+    monkeypatch.setattr(load.os, "cpu_count", lambda: 4)
+    with load.OtherLoad() as other:
+        pass
+    monkeypatch.setattr(load.torch, "get_num_threads", lambda: 4)
+    assert other.disturbance.startswith("other processes kept 1.5 of 4 cores busy")
+    monkeypatch.setattr(load.torch, "get_num_threads", lambda: 2)
+    assert other.disturbance == ""
+
+
+@pytest.mark.gpu
+def test_a_group_on_a_gpu_is_cold_kernel_time(toy: str) -> None:
+    wanted = replace(
+        swish("bwd", "eager", "right", "compile", "ceiling", source=toy), device="cuda:0"
+    )
+    found, _ = run(wanted)
+    for m in found.values():
+        assert m.status is Status.OK, m.reason
+        assert m.timer == "cupti"
+        assert m.proof["cold"]
+        assert m.proof["kernels"]
+        assert m.host_us is not None
+    assert found["compile"].proof["graphs"] >= 1
+    assert found["eager"].proof["launches"] > found["compile"].proof["launches"]
