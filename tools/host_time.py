@@ -11,9 +11,9 @@ from time import perf_counter
 
 import torch
 import torch.nn.functional as F
-from fuselab import stats
 
 import fuseline
+from fuselab import stats
 
 CALLS, ROUNDS = 300, 41
 

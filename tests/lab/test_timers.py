@@ -101,3 +101,23 @@ def test_cupti_sees_the_kernels_of_each_call_and_no_others() -> None:
     assert whole / part == pytest.approx(2, rel=0.1)
     assert sum(readings["two"].kernels.values()) == 2
     assert all(reading.steady for reading in readings.values())
+
+
+@pytest.mark.gpu
+def test_cupti_leaves_the_host_time_of_later_launches_alone() -> None:
+    x = torch.randn(4096, device="cuda")
+
+    def host_us() -> float:
+        samples = []
+        for _ in range(500):
+            start = time.perf_counter_ns()
+            torch.sin(x)
+            samples.append((time.perf_counter_ns() - start) / 1e3)
+        torch.cuda.synchronize()
+        return median(samples)
+
+    host_us()
+    before = host_us()
+    with CuptiTimer() as timer:
+        timer.block("sin", [lambda: torch.sin(x)] * 20)
+    assert host_us() < 1.5 * before

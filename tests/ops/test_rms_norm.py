@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -339,6 +340,29 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         torch.set_num_threads(threads)
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+def test_each_instruction_set_runs_and_is_right(isa: str) -> None:
+    if isa != "default" and isa not in _available_isas():
+        pytest.skip(f"this processor has no {isa}")
+    code = f"""
+import ctypes, torch
+from fuseline import table, testing
+from fuseline.core import native
+isa = native.status().handle.fuseline_rms_norm_isa
+isa.restype = ctypes.c_char_p
+assert isa().decode() == {isa!r}, isa()
+report = testing.check(table.load()["rms_norm"], ["cpu"], level="quick")
+assert report.ok, str(report)
+"""
+    environment = os.environ | {"FUSELINE_CPU_ISA": isa}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def _available_isas() -> set[str]:
+    capability = torch.backends.cpu.get_cpu_capability().lower()
+    return {"avx512": {"avx512", "avx2"}, "avx2": {"avx2"}}.get(capability.split("_")[0], set())
 
 
 def test_no_warning_on_an_ordinary_call() -> None:

@@ -45,3 +45,8 @@ const Kernels& kernels() {
 }
 
 }  // namespace fuseline::rms_norm
+
+// For tests, which must know which kernels ran.
+extern "C" __attribute__((visibility("default"))) const char* fuseline_rms_norm_isa() {
+  return fuseline::rms_norm::kernels().isa;
+}

@@ -212,12 +212,13 @@ __global__ void bwd_long_dweight_kernel(BwdArgs<T, W> a) {
 }
 
 // Owns a warp's width of columns, blockDim.y threads each; reads all partial rows in a fixed
-// order; writes dweight, rounded once.
+// order; writes dweight, rounded once. Adds in fp64: in fp32 these few sums of large numbers cost
+// more accuracy than the many before them.
 template <typename S, typename W>
 __global__ void bwd_finish_kernel(const S* partial, int64_t parts, int64_t n, W* dweight) {
-  __shared__ S sums[kWarp][kWarp];
+  __shared__ double sums[kWarp][kWarp];
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
-  S sum = 0;
+  double sum = 0;
   if (col < n) {
 #pragma unroll 4
     for (int64_t part = threadIdx.y; part < parts; part += blockDim.y)
@@ -227,7 +228,7 @@ __global__ void bwd_finish_kernel(const S* partial, int64_t parts, int64_t n, W*
   __syncthreads();
   if (threadIdx.y == 0 && col < n) {
     for (int y = 1; y < blockDim.y; ++y) sum += sums[y][threadIdx.x];
-    dweight[col] = round_to<W, S>(sum);
+    dweight[col] = round_to<W, double>(sum);
   }
 }
 

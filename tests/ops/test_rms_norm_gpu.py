@@ -1,0 +1,193 @@
+"""RMSNorm on a GPU: which kernel ran, streams, graphs, devices, sizes, and Triton under compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
+from torch.library import opcheck
+from torch.profiler import ProfilerActivity, profile
+
+import fuseline
+from fuseline.ops.rms_norm import reference
+
+OPS = torch.ops.fuseline
+IMPLS = ["cuda", "triton"]
+
+pytestmark = pytest.mark.gpu
+
+
+def _kernels(call: Any) -> list[str]:
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as prof:
+        call()
+        torch.cuda.synchronize()
+    return [e.key.replace("__nv_bfloat16", "B") for e in prof.key_averages()]
+
+
+def _assert_right(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None) -> None:
+    expected = reference.rms_norm(x.double(), None if weight is None else weight.double(), 1e-6)
+    eps = torch.finfo(x.dtype).eps
+    torch.testing.assert_close(y.double(), expected, rtol=4 * eps, atol=4 * eps)
+
+
+@pytest.mark.parametrize(
+    ("n", "offset", "forward", "backward"),
+    [
+        (256, 0, "fwd_kernel<B, B, 8, 1, false>", "BwdShape<8, 1, false"),
+        (512, 0, "fwd_kernel<B, B, 8, 2, false>", "BwdShape<8, 2, false"),
+        (1024, 0, "fwd_kernel<B, B, 8, 4, false>", "BwdShape<8, 2, true, 512"),
+        (4096, 0, "fwd_kernel<B, B, 8, 4, true>", "BwdShape<8, 2, true, 512"),
+        (16384, 0, "fwd_kernel<B, B, 8, 4, true>", "BwdShape<8, 2, true, 1024"),
+        (65536, 0, "fwd_kernel<B, B, 8, 8, true>", "bwd_long_d"),
+        (131072, 0, "fwd_long_kernel<B, B, 8>", "bwd_long_d"),
+        (4096, 1, "fwd_kernel<B, B, 1, 4, true>", "BwdShape<1, 8, true, 512"),
+        (1027, 0, "fwd_kernel<B, B, 1, 4, true>", "BwdShape<1, 8, true, 512"),
+        (61, 0, "fwd_kernel<B, B, 1, 2, false>", "BwdShape<1, 2, false"),
+        (20000, 1, "fwd_long_kernel<B, B, 1>", "bwd_long_d"),
+    ],
+)  # fmt: skip
+def test_each_regime_runs_its_kernel_and_is_right(
+    n: int, offset: int, forward: str, backward: str
+) -> None:
+    flat = torch.randn(5 * n + offset, device="cuda", dtype=torch.bfloat16)
+    x = flat[offset:].view(5, n).requires_grad_()
+    weight = torch.randn(n, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    y = fuseline.rms_norm(x, weight, 1e-6, impl="cuda")
+    _assert_right(y.detach(), x.detach(), weight.detach())
+    dy = torch.randn_like(y)
+    with torch.no_grad():
+        assert any(forward in k for k in _kernels(lambda: fuseline.rms_norm(x, weight, 1e-6)))
+    names = _kernels(lambda: torch.autograd.grad(y, (x, weight), dy, retain_graph=True))
+    assert any(backward in k for k in names), names
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_runs_on_the_current_stream(impl: str) -> None:
+    x = torch.randn(64, 4096, device="cuda")
+    fuseline.rms_norm(x, None, 1e-6, impl=impl)
+    stream = torch.cuda.Stream()
+    late = torch.zeros_like(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(x)
+        y = fuseline.rms_norm(late, None, 1e-6, impl=impl)
+    torch.cuda.synchronize()
+    _assert_right(y, x, None)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_captured_graph_replays_on_new_contents(impl: str) -> None:
+    x = torch.randn(33, 1024, device="cuda")
+    weight = torch.randn(1024, device="cuda")
+    fuseline.rms_norm(x, weight, 1e-6, impl=impl)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = fuseline.rms_norm(x, weight, 1e-6, impl=impl)
+    for _ in range(3):
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        _assert_right(y, x, weight)
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_more_elements_than_an_int32_counts(impl: str) -> None:
+    rows, n = 2**20 + 3, 2048 + 8
+    x = torch.randn(rows, n, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(n, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    xg = x.requires_grad_()
+    y = fuseline.rms_norm(xg, weight, 1e-6, impl=impl)
+    _assert_right(y[-5:].detach(), x[-5:].detach(), weight.detach())
+    dx, dweight = torch.autograd.grad(y, (xg, weight), x.detach())
+    part = x[-5:].detach().double().requires_grad_()
+    expected = torch.autograd.grad(
+        reference.rms_norm(part, weight.detach().double(), 1e-6), part, part.detach()
+    )[0]
+    torch.testing.assert_close(dx[-5:].double(), expected, rtol=0.02, atol=0.02)
+    # dweight of dy = x is the sum of x * xhat, near rows for a normal x.
+    torch.testing.assert_close(
+        dweight.double() / rows, torch.ones_like(dweight, dtype=torch.double), rtol=0.03, atol=0.0
+    )
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+@pytest.mark.parametrize("impl", IMPLS)
+def test_second_device_while_the_first_is_current(impl: str) -> None:
+    assert torch.cuda.current_device() == 0
+    x = torch.randn(65, 1027, device="cuda:1", requires_grad=True)
+    weight = torch.randn(1027, device="cuda:1", requires_grad=True)
+    y = fuseline.rms_norm(x, weight, 1e-6, impl=impl)
+    _assert_right(y.detach(), x.detach(), weight.detach())
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.device == weight.grad.device == torch.device("cuda:1")
+    want = torch.nn.functional.rms_norm(x, (1027,), weight, 1e-6)
+    for got, expected in zip(
+        (x.grad, weight.grad), torch.autograd.grad(want.sum(), (x, weight)), strict=True
+    ):
+        torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_compiled_graphs_trace_through_triton() -> None:
+    torch._dynamo.reset()
+    graphs: list[Any] = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return fuseline.rms_norm(x * 1.5, weight, 1e-6, impl="triton") + 1
+
+    x = torch.randn(8, 256, device="cuda", requires_grad=True)
+    weight = torch.randn(256, device="cuda", requires_grad=True)
+    backend = aot_autograd(fw_compiler=keep, bw_compiler=keep)
+    torch.compile(block, backend=backend, fullgraph=True)(x, weight).sum().backward()
+    assert len(graphs) == 2
+    for graph in graphs:
+        assert triton_kernel_wrapper_functional in [node.target for node in graph.graph.nodes]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_triton_compiles_whole_forward_and_backward(dynamic: bool) -> None:
+    torch._dynamo.reset()
+
+    def block(x: torch.Tensor, weight: torch.Tensor, impl: str) -> torch.Tensor:
+        return fuseline.rms_norm(x * 1.5, weight, 1e-6, impl) + 1
+
+    compiled = torch.compile(block, fullgraph=True, dynamic=dynamic)
+    for shape in ((8, 256), (5, 3, 512), (9, 1027)):
+        x = torch.randn(shape, device="cuda", requires_grad=True)
+        weight = torch.randn(shape[-1], device="cuda", requires_grad=True)
+        y, expected = compiled(x, weight, "triton"), block(x, weight, "cuda")
+        dy = torch.randn_like(y)
+        torch.testing.assert_close(y, expected)
+        torch.testing.assert_close(
+            torch.autograd.grad(y, (x, weight), dy), torch.autograd.grad(expected, (x, weight), dy)
+        )
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+def test_triton_operators_pass_opcheck(weighted: bool) -> None:
+    for x in (torch.randn(4, 32, device="cuda"), torch.randn(32, 6, device="cuda").t()):
+        weight = torch.randn(32, device="cuda") if weighted else None
+        for op in (OPS.rms_norm__triton, OPS._rms_norm__triton, OPS._rms_norm_fwd__triton):
+            opcheck(op, (x, weight, 1e-5))
+        opcheck(OPS.rms_norm__triton, (x.detach().requires_grad_(), weight, 1e-5))
+        _, rstd = OPS._rms_norm_fwd__triton(x, weight, 1e-5)
+        opcheck(OPS._rms_norm_bwd__triton, (torch.randn_like(x), x, weight, rstd, True, weighted))
+
+
+def test_the_context_survives_a_refused_call() -> None:
+    x = torch.randn(4, 8, device="cuda")
+    for bad in (torch.randn(7, device="cuda"), torch.randn(8)):
+        with pytest.raises(ValueError, match="weight"):
+            fuseline.rms_norm(x, bad)
+    _assert_right(fuseline.rms_norm(x, None, 1e-6), x, None)
+    torch.cuda.synchronize()
