@@ -10,12 +10,21 @@
   do {                                                                                           \
     const cudaError_t fuseline_error = (expr);                                                   \
     STD_TORCH_CHECK(fuseline_error == cudaSuccess, "CUDA: ", cudaGetErrorString(fuseline_error), \
-                    fuseline_error == cudaErrorInsufficientDriver                                \
-                        ? " (this binary carries the CUDA 13 runtime: driver >= 580)"            \
-                        : "");                                                                   \
+                    fuseline::remedy(fuseline_error));                                           \
   } while (0)
 
 namespace fuseline {
+
+inline const char* remedy(cudaError_t error) {
+  switch (error) {
+    case cudaErrorInsufficientDriver:
+      return "; this binary carries the CUDA 13 runtime, which needs driver 580 or newer";
+    case cudaErrorNoKernelImageForDevice:
+      return "; rebuild with FUSELINE_CUDA_ARCHS set to this GPU's architecture";
+    default:
+      return "";
+  }
+}
 
 // torch's libraries are loaded RTLD_LOCAL, so the symbol is looked up in the library itself; the
 // same binary then loads beside a CPU-only torch, which has no libtorch_cuda.
