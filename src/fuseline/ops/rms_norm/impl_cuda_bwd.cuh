@@ -192,23 +192,32 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W>
   }
 }
 
-// Owns blockDim * VEC columns and every gridDim.y-th row; writes one partial row for them.
+// Owns blockDim * VEC columns and every gridDim.y-th row; writes one partial row for them. Sums of
+// kRowsAtOnce rows are added in fp64: one long sum in fp32 would lose the budget's last bits.
 template <typename T, typename W, int VEC>
 __global__ void bwd_long_dweight_kernel(BwdArgs<T, W> a) {
   using S = Stat<T>;
+  constexpr int kRowsAtOnce = 16;
   const int64_t col = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * VEC;
   if (col >= a.n) return;
-  S acc[VEC] = {};
+  double total[VEC] = {};
+  for (int64_t first = blockIdx.y; first < a.rows; first += int64_t{kRowsAtOnce} * gridDim.y) {
+    S acc[VEC] = {};
 #pragma unroll 4
-  for (int64_t row = blockIdx.y; row < a.rows; row += gridDim.y) {
-    const S rstd = a.rstd[row];
-    const Values<S, VEC> x = unpack<S>(load<T, VEC>(a.x + row * a.x_stride + col));
-    const Values<S, VEC> dy = unpack<S>(load<T, VEC>(a.dy + row * a.dy_stride + col));
+    for (int i = 0; i < kRowsAtOnce; ++i) {
+      const int64_t row = first + int64_t{gridDim.y} * i;
+      if (row >= a.rows) break;
+      const S rstd = a.rstd[row];
+      const Values<S, VEC> x = unpack<S>(load<T, VEC>(a.x + row * a.x_stride + col));
+      const Values<S, VEC> dy = unpack<S>(load<T, VEC>(a.dy + row * a.dy_stride + col));
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) acc[v] += dy.v[v] * (x.v[v] * rstd);
+      for (int v = 0; v < VEC; ++v) acc[v] += dy.v[v] * (x.v[v] * rstd);
+    }
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) total[v] += acc[v];
   }
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) a.partial[blockIdx.y * a.n + col + v] = acc[v];
+  for (int v = 0; v < VEC; ++v) a.partial[blockIdx.y * a.n + col + v] = static_cast<S>(total[v]);
 }
 
 // Owns a warp's width of columns, blockDim.y threads each; reads all partial rows in a fixed

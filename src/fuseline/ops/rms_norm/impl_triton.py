@@ -27,14 +27,15 @@ _DOWN = tl.constexpr(2.0**-600)
 
 # Counts and strides reach the kernels unspecialised: a new batch size compiles nothing. What a
 # wide memory access needs to know of them is VEC, which divides the row length and row strides.
-_FWD_COUNTS = ["n_rows", "n_cols", "x_stride", "eps_bits"]
+_FWD_COUNTS = ["n_rows", "n_cols", "x_stride", "eps_high", "eps_low"]
 _BWD_COUNTS = ["n_rows", "n_cols", "x_stride", "dy_stride"]
 
 
 @triton.jit
-def _float64(bits):
-    """A double that arrived as its bits: Triton would round a Python float to fp32."""
-    return tl.cast(tl.cast(bits, tl.int64), tl.float64, bitcast=True)
+def _float64(high, low):
+    """A double from the two halves of its bits: Triton would round a Python float to fp32."""
+    bits = (tl.cast(high, tl.int64) << 32) | (tl.cast(low, tl.int64) & 0xFFFFFFFF)
+    return tl.cast(bits, tl.float64, bitcast=True)
 
 
 @triton.jit
@@ -93,12 +94,12 @@ def _second_look(
 
 @triton.jit(do_not_specialize=_FWD_COUNTS)
 def _fwd_kernel(
-    x_ptr, w_ptr, y_ptr, rstd_ptr, n_rows, n_cols, x_stride, eps_bits,
+    x_ptr, w_ptr, y_ptr, rstd_ptr, n_rows, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Owns ROWS whole rows: reads x and the weight once, writes y and rstd."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
-    eps = _float64(eps_bits)
+    eps = _float64(eps_high, eps_low)
     width = n_cols // VEC * VEC
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
@@ -128,12 +129,12 @@ def _fwd_kernel(
 
 @triton.jit(do_not_specialize=_FWD_COUNTS[1:])
 def _fwd_long_kernel(
-    x_ptr, w_ptr, y_ptr, rstd_ptr, n_cols, x_stride, eps_bits,
+    x_ptr, w_ptr, y_ptr, rstd_ptr, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
-    eps = _float64(eps_bits)
+    eps = _float64(eps_high, eps_low)
     width = n_cols // VEC * VEC
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
@@ -323,8 +324,10 @@ def _meta(n_cols: int, tile: _Tile) -> dict[str, int]:
 
 
 @lru_cache(maxsize=1024)
-def _bits(eps: float) -> int:
-    return int(struct.unpack("q", struct.pack("d", eps))[0])
+def _halves(eps: float) -> tuple[int, int]:
+    """The bits of a double as two signed 32-bit numbers; Inductor takes no larger constants."""
+    low, high = struct.unpack("<ii", struct.pack("<d", eps))
+    return high, low
 
 
 @lru_cache(maxsize=64)
@@ -382,13 +385,13 @@ def fwd(
         return y, rstd
     stride = x.stride(0)
     vec = _vec(x, n_cols, stride)
-    eps_bits = _bits(float(eps))
+    halves = _halves(float(eps))
     tile = _whole_rows(n_cols, _FWD_TILES[x.element_size()])
     if tile is None:
-        counts: tuple[int, ...] = (n_cols, stride, eps_bits)
+        counts: tuple[int, ...] = (n_cols, stride, *halves)
         _launch(wrap, _fwd_long_kernel, (n_rows,), x, weight, y, rstd, *counts, VEC=vec, **_LONG)
     else:
-        counts = (n_rows, n_cols, stride, eps_bits)
+        counts = (n_rows, n_cols, stride, *halves)
         meta = _meta(n_cols, tile)
         grid = (triton.cdiv(n_rows, meta["ROWS"]),)
         _launch(wrap, _fwd_kernel, grid, x, weight, y, rstd, *counts, VEC=vec, **meta)
