@@ -56,11 +56,21 @@ def test_every_run_has_the_ceiling_of_the_device_and_of_each_case(finished: Any)
     cells = stored(finished[1])
     peaks = [c for c in cells if c["op"] == "ceiling"]
     assert [c["impl"] for c in peaks] == ["copy", "add"]
-    assert all("512 MiB" in c["reason"] and c["median_us"] > 0 for c in peaks)
+    for peak in peaks:
+        assert peak["median_us"] > 0
+        assert peak["ideal_bytes"] == pytest.approx(4 << 30, abs=48) or "MiB" in peak["reason"]
     beside = {c["direction"]: c for c in cells if c["op"] == "swish" and c["impl"] == "ceiling"}
     for direction, ceiling in beside.items():
         case = next(c for c in cells if (c["direction"], c["impl"]) == (direction, "right"))
         assert ceiling["ideal_bytes"] == pytest.approx(case["ideal_bytes"], abs=48)
+
+
+def test_a_picture_of_what_was_not_measured_lists_what_was(lab: Any, finished: Any) -> None:
+    _, out, _ = finished
+    wrong = lab("report", str(out), "--picture", str(out / "x.svg"), "--dtype", "bf16")
+    assert wrong.returncode == 2
+    assert "dtype: got 'bfloat16', expected one of: float32" in wrong.stderr
+    assert not (out / "x.svg").exists()
 
 
 def test_export_is_stable_and_the_formats_agree(finished: Any, capsys: Any) -> None:

@@ -15,21 +15,31 @@ from fuseline.core.spec import Cost
 ADD_FROM = 1.5
 PATTERN = 1 << 20
 ALIGNED = 16
+# Its half and third are multiples of 512 bytes, so all buffers begin as well aligned as torch's own.
+PITCH = 3072
 PEAK_BYTES = 4 << 30
-CPU_PEAK_BYTES = 512 << 20
 
 
 class Streams:
-    """Sets of buffers that `copy_` or `add` streams through, `nbytes` moved a call."""
+    """Sets of buffers that `copy_` or `add` streams through, `nbytes` moved a call.
 
-    def __init__(self, mix: str, nbytes: int, dtype: torch.dtype, device: torch.device) -> None:
+    `memory` holds what lies under the sets; two Streams of equal `nbytes` may share it.
+    """
+
+    def __init__(
+        self,
+        mix: str,
+        nbytes: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        memory: list[Tensor] | None = None,
+    ) -> None:
         self.mix = mix
-        streams = 3 if mix == "2R1W" else 2
+        self._streams = 3 if mix == "2R1W" else 2
         # A copy of an odd number of bytes takes a slow path that says nothing about the memory.
-        size = max(ALIGNED, nbytes // streams // ALIGNED * ALIGNED)
-        self._length = size // dtype.itemsize
-        self._streams, self._dtype, self._device = streams, dtype, device
-        self._buffers: list[list[Tensor]] = []
+        self._length = max(ALIGNED, nbytes // self._streams // ALIGNED * ALIGNED) // dtype.itemsize
+        self._nbytes, self._dtype, self._device = nbytes, dtype, device
+        self._memory: list[Tensor] = [] if memory is None else memory
 
     @property
     def cost(self) -> Cost:
@@ -38,19 +48,19 @@ class Streams:
 
     def calls(self, count: int, sets: int) -> list[Call]:
         """Return `count` calls over `sets` rotating sets of buffers."""
-        while len(self._buffers) < sets:
-            self._buffers.append([self._fill() for _ in range(self._streams)])
-        return [self._call(self._buffers[i % sets]) for i in reversed(range(count))]
+        while len(self._memory) < sets:
+            self._memory.append(self._fill())
+        return [self._call(self._memory[i % sets]) for i in reversed(range(count))]
 
-    def _call(self, buffers: list[Tensor]) -> Call:
-        *sources, out = buffers
+    def _call(self, memory: Tensor) -> Call:
+        *sources, out = (row[: self._length] for row in memory.view(self._streams, -1))
         return _copy(sources[0], out) if len(sources) == 1 else _add(sources[0], sources[1], out)
 
     def _fill(self) -> Tensor:
         """Return random data, a short pattern repeated: drawing gigabytes would take seconds."""
-        pattern = torch.randn(min(self._length, PATTERN), device=self._device).to(self._dtype)
-        repeats = -(-self._length // pattern.numel())
-        return pattern.repeat(repeats)[: self._length]
+        length = max(1, -(-self._nbytes // PITCH)) * PITCH // self._dtype.itemsize
+        pattern = torch.randn(min(length, PATTERN), device=self._device).to(self._dtype)
+        return pattern.repeat(-(-length // pattern.numel()))[:length]
 
 
 def mix_of(cost: Cost) -> str:
@@ -61,8 +71,6 @@ def mix_of(cost: Cost) -> str:
 def peak_bytes(device: torch.device) -> tuple[int, str]:
     """Return the bytes that the fixed recipe moves here, and why if these are not 4 GiB."""
     room = int(MEMORY_SHARE * free_bytes(device))
-    if device.type == "cpu" and room >= CPU_PEAK_BYTES:
-        return CPU_PEAK_BYTES, f"moved {CPU_PEAK_BYTES >> 20} MiB: 4 GiB take a CPU too long"
     if room < PEAK_BYTES:
         return room, f"moved {room >> 20} MiB: 4 GiB are more than a fifth of the free memory"
     return PEAK_BYTES, ""

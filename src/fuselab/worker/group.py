@@ -118,9 +118,10 @@ def _ceilings(group: Group, device: torch.device, emit: Emit) -> list[Measuremen
     nbytes, reason = peak_bytes(device)
     dtype: torch.dtype = getattr(torch, group.dtype)
     trials = []
+    memory: list[torch.Tensor] = []
     for cell in group.cells:
         emit("start", cell.impl, "inputs")
-        streams = Streams("2R1W" if cell.impl == "add" else "1R1W", nbytes, dtype, device)
+        streams = Streams("2R1W" if cell.impl == "add" else "1R1W", nbytes, dtype, device, memory)
         trial = _streaming(cell, streams, lambda: 1)
         trial.reason = reason
         timing.warm(trial, device, emit)

@@ -25,7 +25,7 @@ ROUNDS = 5
 WARM_CALLS = 3
 MIN_BATCH_US = 20.0
 # device type: seconds of timed calls per cell, least and most samples a round.
-LIMITS = {"cuda": (0.15, 3, 20), "cpu": (0.3, 1, 20)}
+LIMITS = {"cuda": (0.15, 3, 20), "cpu": (0.2, 1, 20)}
 
 
 @dataclass(frozen=True)

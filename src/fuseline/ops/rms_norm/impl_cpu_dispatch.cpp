@@ -26,15 +26,19 @@ const Kernels& choose() {
       {&kernels_default, true},
   };
   const char* wanted = std::getenv("FUSELINE_CPU_ISA");
+  const Kernels* widest = nullptr;
   for (const Choice& c : choices) {
-    if (c.supported && (!wanted || std::strcmp(wanted, c.kernels->isa) == 0)) return *c.kernels;
+    if (!c.supported) continue;
+    if (!wanted || std::strcmp(wanted, c.kernels->isa) == 0) return *c.kernels;
+    if (!widest) widest = c.kernels;
   }
-  std::fprintf(stderr, "fuseline: FUSELINE_CPU_ISA=%s is not available here; it can be:", wanted);
+  std::fprintf(stderr, "fuseline: FUSELINE_CPU_ISA=%s is not available here, taking %s of:", wanted,
+               widest->isa);
   for (const Choice& c : choices) {
     if (c.supported) std::fprintf(stderr, " %s", c.kernels->isa);
   }
   std::fprintf(stderr, "\n");
-  return *choices[0].kernels;
+  return *widest;
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
     double rstd = 1 / __builtin_sqrt(mean);
     if (mean >= kLeast && mean < __builtin_inf()) {
       each_vector<C>(n, [=, r = static_cast<C>(rstd)](int64_t i, auto part) {
+        __builtin_prefetch(x + args.stride + i);  // the next row arrives while this one is written
         store<C>(y + i, load<C>(x + i, part) * r * load_weight<C>(w, i, part), part);
       });
     } else {
