@@ -15,7 +15,7 @@ from fuseline.core.spec import Cost
 ADD_FROM = 1.5
 PATTERN = 1 << 20
 ALIGNED = 16
-# Its half and third are multiples of 512 bytes, so all buffers begin as well aligned as torch's own.
+# Half and third of it are multiples of 512: buffers begin as well aligned as allocations do.
 PITCH = 3072
 PEAK_BYTES = 4 << 30
 
