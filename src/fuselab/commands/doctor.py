@@ -19,6 +19,7 @@ from fuseline.core import native
 
 # The binary holds a static CUDA 13 runtime, which needs this driver or a newer one.
 DRIVER_FLOOR = 580
+FLOOR = f"the CUDA 13 runtime in the binary needs NVIDIA driver {DRIVER_FLOOR} or newer"
 GOOD, NOTE, BAD = "ok", "note", "bad"
 
 
@@ -62,7 +63,8 @@ def _binary() -> Iterator[Item]:
     yield Item("binary", GOOD, build)
     for kind in ("cpu", "cuda"):
         reason, _, remedy = (found.why_not(kind) or "").partition("; ")
-        yield Item(f"{kind} kernels", NOTE if reason else GOOD, reason or "present", remedy)
+        present = f"present; {FLOOR}" if kind == "cuda" else "present"
+        yield Item(f"{kind} kernels", NOTE if reason else GOOD, reason or present, remedy)
 
 
 def _software() -> Iterator[Item]:
@@ -101,8 +103,8 @@ def _driver() -> Iterator[Item]:
         yield Item("driver", NOTE, "version unknown: NVML is missing", "pip install nvidia-ml-py")
         return
     enough = int(version.split(".")[0]) >= DRIVER_FLOOR
-    floor = f"{version}; the binary's CUDA 13 runtime needs {DRIVER_FLOOR} or newer"
-    yield Item("driver", GOOD if enough else BAD, floor, "" if enough else "install a newer driver")
+    remedy = "" if enough else "install a newer driver"
+    yield Item("driver", GOOD if enough else BAD, f"{version}; {FLOOR}", remedy)
 
 
 def _timer(device: str, result: dict[str, Any], death: str) -> Item:
