@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# What the documents say of a GPU, from one wheel in one go: text for results/<gpu>/<what>-<date>/.
+#
+#   tools/gpu_evidence.sh WHEELS OUT STEP...
+#
+# WHEELS  a folder with fuseline's wheel and what this Python lacks (expecttest); installed without network
+# OUT     where the text goes; the runs themselves stay in $RUNS (/tmp/fuseline-runs) and are resumed there
+# STEP    tests   make gpu-test with the wheel's binary
+#         host    host time of a small call beside torch's own, paired
+#         week12  (8, 4096, 4096) bfloat16
+#         seed    the seed's 39 shapes x 4 dtypes x 2 directions (a quarter of an hour on an H200)
+#         second  checks and week12 on cuda:1
+set -euo pipefail
+cd "$(dirname "$0")/.."
+wheels=$1 out=$2 runs=${RUNS:-/tmp/fuseline-runs}
+shift 2
+mkdir -p "$out" "$runs" build/.make
+
+python3 -m pip install -q --no-deps --no-index --no-compile --force-reinstall "$wheels"/*.whl
+touch build/.make/lab build/.make/dev # make takes the wheel for its own build
+{
+  sha256sum "$wheels"/fuseline-*.whl | sed 's, .*/,  ,'
+  stat -c '%s bytes' "$wheels"/fuseline-*.whl
+  python3 -m fuselab doctor
+} | tee "$out/wheel.txt"
+
+measure() { # NAME ARGUMENTS...: runs, then reports
+  local run=$runs/$1
+  python3 -m fuselab run rms_norm --out "$run" "${@:2}" 2>&1 | tee "$out/$1.log" | tail -n 12
+  python3 -m fuselab report "$run" --html "$run/report.html" --markdown "$out/$1.md"
+  python3 -m fuselab export "$run" --format csv >"$out/$1.csv"
+}
+
+for step in "$@"; do
+  case $step in
+  tests) make gpu-test VENV=0 2>&1 | tee "$out/gpu-test.txt" | tail -n 15 ;;
+  host) python3 tools/paired.py host | tee "$out/host.txt" ;;
+  week12) measure week12 --suite week12 ;;
+  seed)
+    measure seed-rmsnorm --suite seed-rmsnorm
+    python3 -m fuselab report "$runs/seed-rmsnorm" --html "$runs/seed-rmsnorm/report.html" \
+      --markdown "$out/seed-rmsnorm.md" --picture "$out/bandwidth.svg" --dtype bf16
+    ;;
+  second)
+    python3 -m fuselab check rms_norm --device cuda:1 --level quick | tee "$out/second-check.txt"
+    measure second-week12 --suite week12 --device cuda:1
+    ;;
+  *) echo "gpu_evidence: no step '$step'; there are: tests host week12 seed second" >&2; exit 2 ;;
+  esac
+done
