@@ -104,6 +104,27 @@ def test_export_keeps_the_public_operator() -> None:
     torch.testing.assert_close(program.module()(x), module(x))
 
 
+@pytest.mark.slow
+def test_exported_and_compiled_programs_need_the_binary_and_no_python(tmp_path: Path) -> None:
+    module = fuseline.nn.RMSNorm(32, eps=1e-5)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(module, (torch.randn(4, 32),), dynamic_shapes=({0: batch},))
+    torch.export.save(program, tmp_path / "exported.pt2")
+    torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "compiled.pt2"))
+    code = f"""
+import sys, torch
+torch.ops.load_library({str(native.status().path)!r})
+x = torch.randn(9, 32)
+for run in (
+    torch._inductor.aoti_load_package({str(tmp_path / "compiled.pt2")!r}),
+    torch.export.load({str(tmp_path / "exported.pt2")!r}).module(),
+):
+    torch.testing.assert_close(run(x), torch.nn.functional.rms_norm(x, (32,), None, 1e-5))
+assert "fuseline" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True, cwd=tmp_path)
+
+
 @pytest.mark.parametrize("weighted", [True, False])
 def test_double_backward(weighted: bool) -> None:
     x = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
