@@ -22,6 +22,8 @@ else
   PY := $(BIN)python
 endif
 export PATH := $(BIN:%/=%):$(PATH)
+# pip hides what CMake says.
+SAY_WHAT_IS_MISSING = $(PY) -c "from fuseline.core import native; why = native.status().why_not('cuda'); why and print(why)"
 
 .PHONY: demo test lint gpu-test wheel clean
 
@@ -53,6 +55,7 @@ clean:
 ifeq ($(VENV),0)
 $(STAMP)/lab $(STAMP)/dev: $(NATIVE)
 	$(PY) -m pip install -q --no-build-isolation --no-deps --no-index -e .
+	@$(SAY_WHAT_IS_MISSING)
 	@mkdir -p $(STAMP) && touch $(STAMP)/lab $(STAMP)/dev
 else
 $(PY):
@@ -64,5 +67,6 @@ $(STAMP)/build: $(PY) constraints.txt
 
 $(STAMP)/lab $(STAMP)/dev: $(STAMP)/%: $(STAMP)/build $(NATIVE)
 	$(PY) -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(if $(filter dev,$*),$(DEV),lab)]'
+	@$(SAY_WHAT_IS_MISSING)
 	@touch $@
 endif

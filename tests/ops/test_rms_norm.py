@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -132,6 +133,75 @@ def test_double_backward(weighted: bool) -> None:
     assert torch.autograd.gradgradcheck(lambda *t: fuseline.rms_norm(*t, 1e-5), (x, weight))
 
 
+def _reused(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return f(f(x, weight, 1e-5), weight, 1e-5).square().sum()
+
+
+def _own_weight(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return f(x, x.mean(0), 1e-5).square().sum() + weight.sum()
+
+
+def _hooked(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    inner = x * 1.0
+    inner.register_hook(lambda g: 2 * g)
+    return f(inner, weight, 1e-5).square().sum()
+
+
+@pytest.mark.parametrize("use", [_reused, _own_weight, _hooked])
+def test_a_graph_of_the_gradient_ends_at_the_operators_own_arguments(use: Any) -> None:
+    x, weight = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((4, 7), (7,)))
+    for create_graph in (False, True):
+        got, want = (
+            torch.autograd.grad(use(f, x, weight), (x, weight), create_graph=create_graph)
+            for f in (fuseline.rms_norm, _native)
+        )
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [(torch.float64, s) for s in (1.0, 1e200, 1e-200, 1e300, 1e-300)]
+    + [(torch.float32, s) for s in (1.0, 1e30, 1e-30, 1e-36)],
+)
+def test_the_paths_that_take_the_formula_keep_the_kernels_range(
+    dtype: torch.dtype, scale: float
+) -> None:
+    x, weight = torch.randn(3, 5, dtype=torch.float64) * scale, torch.randn(5, dtype=dtype)
+    x = x.to(dtype)
+    leaf = x.clone().requires_grad_()
+    y = fuseline.rms_norm(leaf, weight, 0.0)
+    (dx,) = torch.autograd.grad(y, leaf, weight.expand(3, 5))
+    got = torch.func.grad(lambda t: (fuseline.rms_norm(t, weight, 0.0) * weight).sum())(x)
+    torch.testing.assert_close(got * scale, dx * scale)
+    batched = torch.func.vmap(lambda w: fuseline.rms_norm(x, w, 0.0))(weight[None])
+    torch.testing.assert_close(batched[0], y.detach())
+
+
+def test_transforms_validate_as_calls_do() -> None:
+    x = torch.randn(3, 8)
+    for call, words in (
+        (lambda: torch.func.grad(lambda t: fuseline.rms_norm(t, x[0, :1]).sum())(x), "weight"),
+        (lambda: torch.func.vmap(lambda w: fuseline.rms_norm(x, w))(x[:, :1]), "weight"),
+        (lambda: torch.func.vmap(fuseline.rms_norm)(x[0]), "x is a scalar"),
+        (lambda: fuseline.rms_norm(x, x[0, :1], impl="eager"), "weight"),
+        (lambda: OPS._rms_norm_bwd(x, x, None, x[:, 0].to("meta"), True, True), "rstd"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            call()
+    with pytest.raises(TypeError, match="eps is a Tensor"):
+        fuseline.rms_norm(x, None, torch.tensor(1e-5))
+
+
+def test_traces_and_symbolic_traces_name_the_operator() -> None:
+    module = torch.nn.Sequential(fuseline.nn.RMSNorm(8, eps=1e-5))
+    x = torch.randn(3, 8)
+    traced = torch.jit.trace(module, torch.randn(2, 8))
+    assert "fuseline::rms_norm" in str(traced.inlined_graph)
+    torch.testing.assert_close(traced(x), module(x))
+    graph = torch.fx.symbolic_trace(lambda t: fuseline.rms_norm(t + 1, None, 1e-5)).graph
+    assert fuseline.rms_norm in [node.target for node in graph.nodes]
+
+
 def test_transforms_agree_with_torch() -> None:
     x, weight = torch.randn(4, 7, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
     tangent = torch.randn_like(x)
@@ -157,6 +227,26 @@ def test_forward_mode_without_requires_grad_keeps_the_tangent() -> None:
             got = torch.autograd.forward_ad.unpack_dual(f(dual, None, 1e-5)).tangent
             want = torch.autograd.forward_ad.unpack_dual(_native(dual, None, 1e-5)).tangent
             torch.testing.assert_close(got, want)
+
+
+def test_forward_mode_reaches_compiled_graphs_and_gradients() -> None:
+    x, tangent = torch.randn(2, 5), torch.randn(2, 5)
+
+    def jvp(f: Any) -> Any:
+        return lambda t: torch.func.jvp(lambda u: f(u, None, 1e-5) + u, (t,), (tangent,))[1]
+
+    torch._dynamo.reset()
+    torch.testing.assert_close(torch.compile(jvp(fuseline.rms_norm))(x), jvp(_native)(x))
+    leaf = x.clone().requires_grad_()
+    with torch.autograd.forward_ad.dual_level():
+        dy = torch.autograd.forward_ad.make_dual(torch.ones_like(x), tangent)
+        got, want = (
+            torch.autograd.forward_ad.unpack_dual(
+                torch.autograd.grad(f(leaf, None, 1e-5), leaf, dy)[0]
+            )
+            for f in (fuseline.rms_norm, _native)
+        )
+    torch.testing.assert_close(got.tangent, want.tangent)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -192,6 +282,31 @@ def test_rows_that_leave_the_normal_range(
     torch.testing.assert_close(
         y.double(), expected, rtol=4 * torch.finfo(dtype).eps, atol=4 * torch.finfo(dtype).tiny
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [1023, 4095, 4096, 1 << 20])
+def test_equal_elements_do_not_add_up_their_roundings(dtype: torch.dtype, n: int) -> None:
+    """All lanes of a sum then err alike; random rows would hide it."""
+    value = torch.tensor(0.7390851332151607, dtype=dtype)
+    y = fuseline.rms_norm(value.expand(1, n), None, 0.0, impl="cpu")
+    assert ((y - 1).abs() <= 4 * torch.finfo(dtype).eps).all()
+
+
+def test_extremes_of_eps_and_of_elements_beside_each_other() -> None:
+    x = torch.full((1, 3), 1e15)
+    torch.testing.assert_close(
+        fuseline.rms_norm(x, torch.full((3,), 1e38), 1e90), torch.full((1, 3), 1e8)
+    )
+    x = torch.tensor([[1e155, 1e-140]], dtype=torch.float64)
+    y = fuseline.rms_norm(x, torch.tensor([1.0, 1e100], dtype=torch.float64), 0.0)
+    expected = torch.tensor([[2.0**0.5, 2.0**0.5 * 1e-195]], dtype=torch.float64)
+    torch.testing.assert_close(y, expected, rtol=1e-14, atol=0.0)
+
+
+@pytest.mark.timeout(10)
+def test_any_number_of_empty_rows() -> None:
+    assert fuseline.rms_norm(torch.empty(1 << 40, 0)).shape == (1 << 40, 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -295,7 +410,11 @@ def test_module_is_torchs_in_all_but_speed() -> None:
         assert repr(ours) == repr(theirs)
         x = torch.randn(3, 2, 4) if shape == (2, 4) else torch.randn(3, 8)
         torch.testing.assert_close(ours(x), theirs(x))
-    assert fuseline.nn.RMSNorm(8, elementwise_affine=False).weight is None
+    bare = fuseline.nn.RMSNorm(8, elementwise_affine=False)
+    assert bare.weight is None
+    for module, shape in ((bare, (3, 7)), (fuseline.nn.RMSNorm((2, 4)), (1, 8))):
+        with pytest.raises(ValueError, match=r"x has shape .* normalized_shape, \("):
+            module(torch.randn(shape))
 
 
 def _run_copy(folder: Path, code: str, binary: bytes | None) -> None:
@@ -347,6 +466,50 @@ else:
     raise AssertionError("ran with a broken binary")
 """
     _run_copy(tmp_path, code, b"not a library")
+
+
+@pytest.mark.parametrize("part", [0.5, 0.999])
+def test_a_binary_that_was_cut_short_does_not_end_the_process(tmp_path: Path, part: float) -> None:
+    whole = native.status().path.read_bytes()
+    code = """
+try:
+    fuseline.rms_norm(torch.randn(2, 3), impl="cpu")
+except RuntimeError as error:
+    assert "broken" in str(error) and "cut short" in str(error), error
+else:
+    raise AssertionError("ran with half a binary")
+"""
+    _run_copy(tmp_path, code, whole[: int(len(whole) * part)])
+
+
+def test_the_package_joins_a_process_that_loaded_the_binary_itself() -> None:
+    path = str(native.status().path)
+    code = f"""
+import torch
+torch.ops.load_library({path!r})
+import fuseline
+x = torch.randn(2, 8, requires_grad=True)
+fuseline.rms_norm(x, impl="cpu").sum().backward()
+assert x.grad is not None
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_binary_of_other_operators_leaves_the_package_importable(tmp_path: Path) -> None:
+    other = tmp_path / "other.so"
+    shutil.copy(native.status().path, other)
+    code = f"""
+import torch
+torch.ops.load_library({str(other)!r})
+import fuseline
+try:
+    fuseline.rms_norm(torch.randn(2, 3), impl="cpu")
+except RuntimeError as error:
+    assert "another copy" in str(error), error
+else:
+    raise AssertionError("two copies, and no word")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:

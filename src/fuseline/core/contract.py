@@ -84,7 +84,7 @@ class Variant:
         # Traced code must see operators; eager code of a Python implementation need not.
         self._traced_apply = contract.function(fwd, bwd).apply
         eager = (
-            contract.function(kernels.fwd, kernels.bwd) if kernels else contract.function(fwd, bwd)
+            contract.function(*_direct(kernels, bwd)) if kernels else contract.function(fwd, bwd)
         )
         # The Python half of Function.apply costs 1 us and serves functorch and Dynamo alone.
         self._eager_apply: Function = super(torch.autograd.Function, eager).apply  # type: ignore
@@ -99,7 +99,12 @@ class Variant:
                 needs_grad = needs_grad or a.requires_grad
             elif isinstance(a, Tensor):
                 return self.public(*args)
-        if torch._C._are_functorch_transforms_active() or fwd_ad._current_level >= 0:
+        if (
+            torch._C._are_functorch_transforms_active()
+            or fwd_ad._current_level >= 0
+            or torch._C._len_torch_dispatch_stack()
+            or torch._C._get_tracing_state() is not None
+        ):
             return self.public(*args)
         if needs_grad and torch.is_grad_enabled():
             return self._eager_apply(*args)
@@ -108,9 +113,7 @@ class Variant:
     def autograd_rule(self, keyset: Any, *args: Any) -> Any:
         """The public operator under autograd: first order by kernels, all else by the formula."""
         tensors = [a for a in args if isinstance(a, Tensor)]
-        if fwd_ad._current_level >= 0 and any(
-            fwd_ad.unpack_dual(t).tangent is not None for t in tensors
-        ):
+        if has_tangent(tensors):
             return self.decomposed(*args)
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
             if torch._C._are_functorch_transforms_active():
@@ -122,12 +125,30 @@ class Variant:
             return self.public.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
 
+def has_tangent(tensors: Sequence[Tensor]) -> bool:
+    """Whether forward mode differentiates through one of the tensors.
+
+    Compiled graphs enter their level in C++, unseen by forward_ad, so the tensors are asked.
+    """
+    return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
+
+
+def wants_graph(tensors: Sequence[Tensor | None]) -> bool:
+    """Whether a backward must itself be differentiable, in reverse or in forward mode."""
+    return torch.is_grad_enabled() or (
+        fwd_ad._current_level >= 0 and has_tangent([t for t in tensors if t is not None])
+    )
+
+
 def differentiable_backward(
     decomposed: Function, args: Sequence[Any], needs: Sequence[bool], dy: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Gradients that can themselves be differentiated: the formula's, with the graph kept."""
-    wanted = [a for a, need in zip(args, needs, strict=True) if need]
     with torch.enable_grad():
+        # Views of the arguments: the search for gradients ends there, short of what made the
+        # arguments (one may depend on another) and of the hooks on them.
+        args = [a.view_as(a) if need else a for a, need in zip(args, needs, strict=True)]
+        wanted = [a for a, need in zip(args, needs, strict=True) if need]
         grads = iter(torch.autograd.grad(decomposed(*args), wanted, dy, create_graph=True))
     return tuple(next(grads) if need else None for need in needs)
 
@@ -137,6 +158,8 @@ def native_variant(contract: Contract) -> Variant:
     binary = native.status()
     for name, schema in contract.schemas().items():
         if binary.state != "loaded":
+            if f"{NAMESPACE}::{name}" in native.operators():
+                continue  # another copy's, or those of a binary that does not fit
             _LIBRARY.define(name + schema)
         for device in ("cpu", "cuda"):
             if (reason := binary.why_not(device)) is not None:
@@ -155,6 +178,16 @@ def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
             f"{NAMESPACE}::{name}", FunctionalTensorMode, _trace_through(function), lib=_LIBRARY
         )
     return _finish(contract, "__triton", kernels)
+
+
+def _direct(kernels: Kernels, bwd: Function) -> tuple[Function, Function]:
+    """The kernels without their operators; batched gradients need the operator's vmap rule."""
+
+    def backward(*args: Any) -> Any:
+        batched = torch._C._are_functorch_transforms_active()
+        return (bwd if batched else kernels.bwd)(*args)
+
+    return kernels.fwd, backward
 
 
 def _trace_through(function: Function) -> Function:

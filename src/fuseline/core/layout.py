@@ -11,17 +11,17 @@ from fuseline.core import native
 
 def dense(t: torch.Tensor | None) -> torch.Tensor | None:
     """The tensor itself if it is contiguous, else a copy."""
-    if t is None or t.is_contiguous():
+    if t is None or (t.is_contiguous() and not t.is_neg()):
         return t
     native.count_copy()
-    return t.contiguous()
+    return t.resolve_neg().contiguous()
 
 
 def as_rows(t: torch.Tensor) -> torch.Tensor:
     """(..., N) as (rows, N) with last stride 1: a view where one row stride allows, else a copy."""
     n = t.shape[-1]
     rows = prod(t.shape[:-1])
-    if t.stride(-1) == 1 or n <= 1:
+    if (t.stride(-1) == 1 or n <= 1) and not t.is_neg():
         try:
             view = t.view(rows, n)
             if view.stride(-1) == 1:
@@ -30,4 +30,4 @@ def as_rows(t: torch.Tensor) -> torch.Tensor:
         except RuntimeError:
             pass  # the leading dimensions have no common stride
     native.count_copy()
-    return t.contiguous().view(rows, n)
+    return t.resolve_neg().contiguous().view(rows, n)

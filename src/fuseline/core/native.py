@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import json
+import struct
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,10 @@ from typing import Any
 import torch
 
 LIBRARY = "libfuseline.so"
-REBUILD = "rebuild it against the installed torch: pip install --no-build-isolation --no-deps ."
+REBUILD = (
+    "rebuild it against the installed torch, in the source tree: "
+    "pip install --no-build-isolation --no-deps ."
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Native:
             return f"fuseline's binary is {self.state}: {self.cause}; {self.remedy}"
         if device_type == "cuda" and self.build["nvcc"] is None:
             return (
-                "fuseline's binary was built without nvcc, so it holds no CUDA kernels; " + REBUILD
+                "fuseline's binary was built without nvcc, so it holds no CUDA kernels; "
+                f"with nvcc in PATH or CUDACXX {REBUILD}"
             )
         if device_type not in ("cpu", "cuda"):
             return f"fuseline's binary holds no kernels for device type {device_type!r}"
@@ -50,8 +55,26 @@ def _find() -> Path | None:
     folders = spec.submodule_search_locations if spec else None
     for folder in folders or ():
         if (path := Path(folder) / LIBRARY).is_file():
-            return path
+            return path.resolve()
     return None
+
+
+def operators() -> list[str]:
+    """Qualified names of all operators that this process has so far."""
+    names: list[str] = torch._C._dispatch_get_all_op_names()
+    return names
+
+
+def _is_cut_short(path: Path) -> bool:
+    """Whether an ELF file ends before its section headers: to map such a file kills the process."""
+    with path.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        return False  # the loader says what is wrong
+    (offset,) = struct.unpack_from("<Q", header, 0x28)
+    size, count = struct.unpack_from("<HH", header, 0x3A)
+    end: int = offset + size * count
+    return path.stat().st_size < end
 
 
 @cache
@@ -61,9 +84,12 @@ def status() -> Native:
     if path is None:
         return Native("missing", f"no {LIBRARY} in the installed package", REBUILD)
     # A second definition of the same operators aborts the process instead of raising.
-    if any(name.startswith("fuseline::") for name in torch._C._dispatch_get_all_op_names()):
+    loaded_before = any(Path(known).resolve() == path for known in torch.ops.loaded_libraries)
+    if not loaded_before and any(n.startswith("fuseline::") for n in operators()):
         return Native("broken", "another copy of fuseline is loaded in this process",
                       "remove one of the two installations", path)  # fmt: skip
+    if _is_cut_short(path):
+        return Native("broken", f"{path.name} is cut short", REBUILD, path)
     try:
         torch.ops.load_library(str(path))
         handle = ctypes.CDLL(str(path))
@@ -72,7 +98,8 @@ def status() -> Native:
         handle.fuseline_debug_fill.argtypes = (ctypes.c_bool,)
         build = json.loads(handle.fuseline_build_info())
     except (OSError, AttributeError, ValueError) as error:
-        return Native("broken", f"{path.name} does not load: {error}", REBUILD, path)
+        cause = error.__cause__ or error
+        return Native("broken", f"{path.name} does not load: {cause}", REBUILD, path)
     return Native("loaded", path=path, build=build, handle=handle)
 
 

@@ -20,9 +20,12 @@ class Choice:
 
 
 class Selector:
-    """The implementations of one operator in order of preference; the last is the fallback."""
+    """The implementations of one operator in order of preference; the last is the fallback.
 
-    def __init__(self, op: str, choices: tuple[Choice, ...]) -> None:
+    `on_meta` serves tensors without data, whatever the binary holds.
+    """
+
+    def __init__(self, op: str, choices: tuple[Choice, ...], on_meta: Callable[..., Any]) -> None:
         self.op = op
         self.choices = choices
         self.names = tuple(choice.name for choice in choices)
@@ -33,6 +36,7 @@ class Selector:
             for device_type in ("cuda", "cpu", "meta")
             if (call := self._decide(impl, device_type)) is not None
         }
+        self._calls["auto", "meta"] = on_meta
 
     def unavailable(self, impl: str, device_type: str) -> str | None:
         """Why `impl` cannot run on a device type, or None; ValueError if there is no such name."""

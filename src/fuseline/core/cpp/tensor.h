@@ -16,6 +16,10 @@
 #include <string>
 #include <vector>
 
+#ifndef STABLE_TORCH_ERROR_CODE_CHECK  // torch 2.10 has it under another name
+#define STABLE_TORCH_ERROR_CODE_CHECK TORCH_ERROR_CODE_CHECK
+#endif
+
 namespace fuseline {
 
 using torch::headeronly::DeviceType;

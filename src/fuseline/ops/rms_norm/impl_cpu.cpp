@@ -44,6 +44,7 @@ void parallel(int64_t items, int64_t elements, const F& fn) {
 void forward(const Tensor& x, const std::optional<Tensor>& weight, double eps, Tensor& y,
              void* rstd) {
   const Rows in = rows_of(x);
+  if (in.n == 0 && !rstd) return;  // any number of empty rows
   const ForwardArgs args{
       in.data(), data_or_null(weight), y.mutable_data_ptr(), rstd, in.n, in.stride, eps};
   const ForwardRows rows = pick(kernels().forward, x, weight);

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import contract, native
 from fuseline.core.device import kind, triton_unavailable
@@ -29,7 +31,8 @@ def rms_norm(
             the last stride is 1 and the leading dimensions collapse to one row stride.
     weight  (N,), of x's dtype or float32; None: 1.
     eps     not negative; None: torch.finfo(x.dtype).eps.
-    impl    "auto", or one of "cuda", "cpu", "triton", "eager".
+    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: where squares
+            leave the range of float32 it gives 0 or Inf).
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. Saved for backward: x, weight, rstd. Deterministic, gradients included.
@@ -44,10 +47,12 @@ def rms_norm(
     try:
         if eps is None:
             eps = _EPS[x.dtype]
-        elif not eps >= 0.0:
-            raise ValueError
+        elif type(eps) is not float or not eps >= 0.0:
+            eps = validate(x, weight, eps)
         y = SELECTOR.pick(impl, kind(x))(x, weight, eps)
     except Exception:
+        if has_torch_function((x, weight)):  # torch.fx's proxies
+            return handle_torch_function(rms_norm, (x, weight), x, weight, eps, impl)
         validate(x, weight, eps)  # a good call pays nothing for the friendly message
         raise
     return y
@@ -62,16 +67,18 @@ def validate(x: Tensor, weight: Tensor | None, eps: float | None) -> float:
         raise TypeError(f"rms_norm: x has dtype {x.dtype}, expected one of: {have}")
     if x.dim() == 0:
         raise ValueError("rms_norm: x is a scalar (0 dimensions), expected at least one dimension")
-    if x.layout != torch.strided:
-        raise TypeError(f"rms_norm: x has layout {x.layout}, expected torch.strided")
+    _require_strided("x", x)
     if weight is not None:
         if not isinstance(weight, Tensor):
             raise TypeError(
                 f"rms_norm: weight is a {type(weight).__name__}, expected a torch.Tensor or None"
             )
+        _require_strided("weight", weight)
         if weight.dtype not in (x.dtype, torch.float32):
-            expected = " or ".join(dict.fromkeys((f"{x.dtype} (as x)", "torch.float32")))
-            raise TypeError(f"rms_norm: weight has dtype {weight.dtype}, expected {expected}")
+            other = "" if x.dtype == torch.float32 else " or torch.float32"
+            raise TypeError(
+                f"rms_norm: weight has dtype {weight.dtype}, expected {x.dtype} (as x){other}"
+            )
         if tuple(weight.shape) != (x.shape[-1],):
             raise ValueError(
                 f"rms_norm: weight has shape {tuple(weight.shape)}, "
@@ -83,11 +90,30 @@ def validate(x: Tensor, weight: Tensor | None, eps: float | None) -> float:
             )
     if eps is None:
         return _EPS[x.dtype]
-    if not isinstance(eps, (int, float, torch.SymFloat)):
+    if not isinstance(eps, (Real, torch.SymFloat)):
         raise TypeError(f"rms_norm: eps is a {type(eps).__name__}, expected a float or None")
     if not eps >= 0.0:
         raise ValueError(f"rms_norm: eps is {eps}, expected a number >= 0")
-    return eps
+    return eps if isinstance(eps, torch.SymFloat) else float(eps)
+
+
+def _require_strided(name: str, t: Tensor) -> None:
+    if t.layout != torch.strided or t.is_nested:
+        came = "nested" if t.is_nested else t.layout
+        raise TypeError(f"rms_norm: {name} has layout {came}, expected torch.strided")
+
+
+def _validate_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor) -> None:
+    validate(x, weight, None)
+    for name, t, shape, dtype in (
+        ("dy", dy, x.shape, x.dtype),
+        ("rstd", rstd, x.shape[:-1], _statistics_dtype(x)),
+    ):
+        if (t.shape, t.dtype, t.device) != (shape, dtype, x.device):
+            raise ValueError(
+                f"rms_norm: {name} has shape {tuple(t.shape)}, {t.dtype}, on {t.device}, "
+                f"expected {tuple(shape)}, {dtype}, on {x.device}"
+            )
 
 
 def _statistics_dtype(x: Tensor) -> torch.dtype:
@@ -106,6 +132,7 @@ def _fake_fwd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Ten
 def _fake_bwd(
     dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, need_dx: bool, need_dweight: bool
 ) -> tuple[Tensor, Tensor]:
+    _validate_bwd(dy, x, weight, rstd)
     dx = x.new_empty(x.shape if need_dx else (0,))
     if need_dweight and weight is not None:
         return dx, weight.new_empty(weight.shape)
@@ -113,7 +140,13 @@ def _fake_bwd(
 
 
 def decomposed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """The formula in torch operations that autograd, vmap and jvp can take apart.
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    validate(x, weight, None)
+    return _formula(x, weight, eps)
+
+
+def _formula(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """The formula; the weight may be any that broadcasts.
 
     Rows are scaled by a power of two first, so that no square overflows; the scale cancels.
     """
@@ -121,9 +154,12 @@ def decomposed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     if x.shape[-1] == 0:
         return h.to(x.dtype) if weight is None else (h * weight).to(x.dtype)
     with torch.no_grad():
-        largest = h.detach().abs().amax(-1, keepdim=True)
-        exponent = torch.frexp(torch.nan_to_num(largest, 1.0, 1.0, 1.0)).exponent
-        scale = torch.ldexp(torch.ones_like(largest), -exponent.clamp(-60, 120))
+        largest = torch.nan_to_num(h.detach().abs().amax(-1, keepdim=True), 1.0, 1.0, 1.0)
+        # Where eps outweighs the row, it is eps that must stay in range.
+        least = torch.sym_min(abs(eps) ** 0.5, torch.finfo(h.dtype).max)
+        exponent = torch.frexp(largest.clamp(min=least)).exponent
+        limit = 1022 if h.dtype == torch.float64 else 126
+        scale = torch.exp2(-exponent.clamp(-limit, limit).to(h.dtype))
     h = h * scale
     y: Tensor = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + (eps * scale) * scale)
     if weight is not None:
@@ -144,7 +180,7 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
         @staticmethod
         def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
             x, weight, rstd = ctx.saved_tensors
-            if torch.is_grad_enabled():
+            if contract.wants_graph((dy, x, weight)):
                 return contract.differentiable_backward(
                     decomposed, (x, weight, ctx.eps), ctx.needs_input_grad, dy
                 )
@@ -158,14 +194,21 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Any, x: Tensor, weight: Tensor | None, eps: float) -> Any:
         x_dim, weight_dim, _ = in_dims
+        if info.batch_size:
+            validate(_one(x, x_dim), None if weight is None else _one(weight, weight_dim), None)
         x = x.movedim(x_dim, 0) if x_dim is not None else x.expand(info.batch_size, *x.shape)
         if weight is None or weight_dim is None:
             return op(x, weight, eps), 0
         weight = weight.movedim(weight_dim, 0)
         weight = weight.view(weight.shape[0], *(1,) * (x.dim() - 2), weight.shape[-1])
-        return decomposed(x, weight, eps), 0
+        return _formula(x, weight, eps), 0
 
     return rule
+
+
+def _one(t: Tensor, batch_dim: int | None) -> Tensor:
+    """What one element of a batch sees of a tensor."""
+    return t if batch_dim is None else t.select(batch_dim, 0)
 
 
 CONTRACT = contract.Contract(
@@ -215,6 +258,7 @@ def _triton_bwd(
 ) -> tuple[Tensor, Tensor]:
     from fuseline.ops.rms_norm import impl_triton
 
+    _validate_bwd(dy, x, weight, rstd)
     need_dweight = need_dweight and weight is not None
     dx, dweight = impl_triton.bwd(
         as_rows(dy), as_rows(x), dense(weight), rstd.reshape(-1), need_dx, need_dweight, wrap=wrap
@@ -223,6 +267,11 @@ def _triton_bwd(
         x.new_empty((0,)) if dx is None else dx.view(x.shape),
         x.new_empty((0,)) if dweight is None else dweight,
     )
+
+
+def _eager(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    validate(x, weight, eps)
+    return impl_eager.rms_norm(x, weight, eps).contiguous()
 
 
 _NATIVE = contract.native_variant(CONTRACT)
@@ -245,8 +294,8 @@ SELECTOR = Selector(
     (
         Choice("cuda", _NATIVE, _only_on("cuda")),
         Choice("cpu", _NATIVE, _only_on("cpu")),
-        Choice("meta", _NATIVE.public, lambda d: None if d == "meta" else "it holds no data"),
         Choice("triton", _TRITON, triton_unavailable),
-        Choice("eager", impl_eager.rms_norm, lambda device_type: None),
+        Choice("eager", _eager, lambda device_type: None),
     ),
+    on_meta=_NATIVE.public,
 )
