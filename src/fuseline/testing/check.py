@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from fuseline.core.spec import Case, Implementation, OpSpec
-from fuseline.testing import accuracy, gradients, memory, misuse, state, values
+from fuseline.testing import accuracy, edges, gradients, memory, misuse, settings, state, values
 from fuseline.testing.report import SKIPPED, CheckReport, Finding
 from fuseline.testing.trial import CONTIGUOUS, Trial, floating
 
@@ -27,12 +27,17 @@ ON_EVERY_CASE: dict[str, Question] = {
 }
 ON_SMALL_CASES: dict[str, Question] = {
     "layouts": values.layouts,
+    "overlaps": values.overlaps,
     "expanded-gradient": values.expanded_gradient,
     "empty": values.empty,
     "ranks": values.ranks,
     "many-rows": values.many_rows,
     "magnitude": values.magnitude,
     "side-values": values.side_values,
+    "lengths": edges.lengths,
+    "crowd": edges.crowd,
+    "zeros": edges.zeros,
+    "incoming": edges.incoming,
     "nan": partial(values.non_finite, value=math.nan),
     "inf": partial(values.non_finite, value=math.inf),
     "unchanged": memory.unchanged,
@@ -48,6 +53,7 @@ ON_SMALL_CASES: dict[str, Question] = {
     "gradient-presence": gradients.presence,
     "gradcheck": gradients.gradcheck,
     "gradgradcheck": gradients.gradgradcheck,
+    "second-order": gradients.second_order,
 }
 ONCE: dict[str, Question] = {"errors": misuse.errors}
 
@@ -103,9 +109,10 @@ def _ask_all(
     level: Level,
 ) -> Iterator[Finding]:
     small = _small_cases(sized, level)
+    before = settings.snapshot(device)
     for dtype in dtypes:
         for case in (s.case for s in sized):
-            trial = Trial(spec, impl, case, dtype, device, thorough=level == "standard")
+            trial = Trial(spec, impl, case, dtype, device, level == "standard", before)
             questions = ON_EVERY_CASE | (ON_SMALL_CASES if case in small else {})
             if case is sized[0].case and dtype == dtypes[0]:
                 questions = questions | ONCE
@@ -116,7 +123,7 @@ def _ask_all(
 def _ask(trial: Trial, name: str, question: Question) -> Iterator[Finding]:
     try:
         yield from question(trial)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = " ".join(str(error).split())[:300]
         yield trial.finding(name, f"raised {type(error).__name__}: {told}", CONTIGUOUS)
 

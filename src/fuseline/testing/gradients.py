@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from fuseline.core.spec import Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names, make_dys
 from fuseline.testing.report import Finding
-from fuseline.testing.trial import Results, Trial, floating
+from fuseline.testing.trial import Results, Trial, first_reason, floating
 
 FULL_JACOBIAN = 256
 FAST_JACOBIAN = 1 << 16
@@ -40,8 +42,55 @@ def gradgradcheck(trial: Trial) -> Iterator[Finding]:
     yield from _differences(trial, "gradgradcheck")
 
 
+def second_order(trial: Trial) -> Iterator[Finding]:
+    """Gradients with a graph of their own: right, and so are the gradients of these."""
+    inputs = trial.inputs()
+    names = gradient_names(trial.spec, inputs)
+    if not names or trial.dtype not in (torch.float32, torch.float64):
+        return
+    dys = trial.dys(inputs)
+    found, second = _twice(trial.impl.fn, inputs, names, dys)
+    reason = first_reason(trial.judge(found, inputs, "bwd", dys))
+    yield trial.finding("second-order", reason, "first gradient, create_graph=True")
+    exact = {n: v.double() if n in floating(inputs) else v for n, v in inputs.items()}
+    _, wanted = _twice(trial.spec.reference, exact, names, tuple(dy.double() for dy in dys))
+    _, yard = _twice(trial.eager, inputs, names, dys)
+    for name in names:
+        scale = wanted[name].abs().max().item()
+        off, eagers = ((t[name] - wanted[name]).abs().max().item() for t in (second, yard))
+        limit = max(torch.finfo(trial.dtype).eps ** 0.5 * scale, 4 * eagers)
+        if math.isfinite(limit):
+            told = f"{name}: off by {off:.3g}, {limit:.3g} is allowed"
+            yield trial.finding("second-order", None if off <= limit else told, f"of {name}")
+
+
+def _twice(
+    fn: Callable[..., Any], inputs: Inputs, names: tuple[str, ...], dys: tuple[Tensor, ...]
+) -> tuple[Results, Results]:
+    """The gradients with their graph, and those of the sum of their squares (0 for none)."""
+    leaves = {n: inputs[n].detach().clone().requires_grad_() for n in names}
+    with torch.enable_grad():
+        live = [
+            (y, dy)
+            for y, dy in zip(as_tuple(fn(**{**inputs, **leaves})), dys, strict=True)
+            if y.requires_grad
+        ]
+        ys, seeds = zip(*live, strict=True)
+        asked = tuple(leaves.values())
+        grads = torch.autograd.grad(ys, asked, seeds, create_graph=True, allow_unused=True)
+        found = {n: g for n, g in zip(names, grads, strict=True) if g is not None}
+        total = sum(g.square().sum() for g in found.values())
+    if not isinstance(total, Tensor) or not total.requires_grad:
+        return found, {n: torch.zeros_like(leaf) for n, leaf in leaves.items()}
+    second = torch.autograd.grad(total, asked, allow_unused=True, materialize_grads=True)
+    return found, dict(zip(names, second, strict=True))
+
+
 def _absent_or_wrong(trial: Trial, inputs: Inputs, wanted: tuple[str, ...]) -> str | None:
     results, leaves = trial.call_with_grad(inputs, wanted)
+    reason = first_reason(trial.judge(results, inputs, "fwd"))
+    if reason:
+        return reason
     outputs = tuple(y for y in results.values() if y.is_floating_point())
     detached = [n for n, y in results.items() if y.is_floating_point() and not y.requires_grad]
     if detached:
@@ -100,7 +149,4 @@ def _differences(trial: Trial, which: str) -> Iterator[Finding]:
 def _tiny(trial: Trial) -> Inputs:
     """The case with at most two of its rows."""
     inputs = trial.inputs()
-    n = min(2, rows.count(trial, inputs))
-    if n == 0:
-        return inputs
-    return rows.with_lead(trial, inputs, torch.arange(n, device=trial.device), (n,))
+    return rows.first(trial, inputs, 2) or inputs

@@ -146,6 +146,8 @@ def _writes(trial: Trial, inputs: Inputs) -> str | None:
             changed = int((storage_bytes(tensor) != was[name]).sum())
             if changed:
                 return f"{name}: {changed} bytes changed during the {direction}, expected none"
+            if tensor.requires_grad:
+                return f"{name}: requires grad after the {direction}, it did not before"
     return None
 
 

@@ -32,6 +32,37 @@ def count(trial: Trial, inputs: Inputs) -> int:
     return flat(inputs[names[0]], trial.spec).shape[0] if names else 0
 
 
+def length(trial: Trial, inputs: Inputs) -> int:
+    """Elements of the last dimension of a row."""
+    return int(inputs[trial.row_names(inputs)[0]].shape[-1])
+
+
+def first(trial: Trial, inputs: Inputs, most: int) -> Inputs | None:
+    """The inputs with at most that many of their rows; None where the operator has no rows."""
+    n = min(most, count(trial, inputs))
+    if n == 0:
+        return None
+    return with_lead(trial, inputs, torch.arange(n, device=trial.device), (n,))
+
+
+def with_length(trial: Trial, inputs: Inputs, wanted: int) -> Inputs | None:
+    """The inputs with rows cut or repeated to another length, and all that is as long as a row.
+
+    None where rows are not one-dimensional or the reference has no answer for such inputs.
+    """
+    if trial.spec.row_ndim != 1 or not trial.row_names(inputs):
+        return None
+    own = length(trial, inputs)
+    index = torch.arange(wanted, device=trial.device) % own
+    changed = {
+        name: value[..., index]
+        if isinstance(value, Tensor) and value.dim() and value.shape[-1] == own
+        else value
+        for name, value in inputs.items()
+    }
+    return changed if trial.is_defined(changed) else None
+
+
 def many(trial: Trial, inputs: Inputs) -> Inputs | None:
     """The inputs with many rows, drawn from those of the case; None with fewer than two."""
     rows = count(trial, inputs)

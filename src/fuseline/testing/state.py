@@ -7,34 +7,38 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from fuseline.testing import settings
 from fuseline.testing.accuracy import gradient_names, make_dys
 from fuseline.testing.report import Finding
-from fuseline.testing.trial import Results, Trial, dtype_name, first_reason, same_bits
+from fuseline.testing.trial import Results, Trial, first_reason, same_bits
 
 THREADS = 4
+UNLIKELY_SEED = 20_261_121
 
 
 def global_state(trial: Trial) -> Iterator[Finding]:
-    """A call leaves torch's settings and the random number generators as they were."""
+    """Calls leave torch's settings and the random number generators as they were."""
     inputs = trial.inputs()
     dys = trial.dys(inputs) if gradient_names(trial.spec, inputs) else None
-    before = _settings(trial)
-    trial.call(inputs)
-    if dys is not None:
-        trial.call(inputs, "bwd", dys)
-    after = _settings(trial)
-    changed = [f"{n}: {before[n]} became {after[n]}" for n in before if before[n] != after[n]]
-    yield trial.finding("global-state", "; ".join(changed) or None)
+    cuda = [trial.device] if trial.device.type == "cuda" else []
+    with torch.random.fork_rng(cuda):
+        torch.manual_seed(UNLIKELY_SEED)
+        before = settings.random_states(trial.device)
+        trial.call(inputs)
+        if dys is not None:
+            trial.call(inputs, "bwd", dys)
+        after = settings.random_states(trial.device)
+    reason = settings.changes(before, after)
+    yield trial.finding("global-state", reason, "random number generators")
+    reason = settings.changes(trial.settings, settings.snapshot(trial.device))
+    yield trial.finding("global-state", reason, "settings")
 
 
 def threads(trial: Trial) -> Iterator[Finding]:
     """Right when several threads call at once, each with inputs of its own."""
     mine = [trial.inputs(f"thread {i}") for i in range(THREADS)]
     with ThreadPoolExecutor(THREADS) as pool:
-        results = list(pool.map(trial.call, mine))
-    reasons = (
-        first_reason(trial.judge(r, given, "fwd")) for r, given in zip(results, mine, strict=True)
-    )
+        reasons = list(pool.map(trial.wrong_anywhere, mine))
     yield trial.finding("threads", next(filter(None, reasons), None), f"{THREADS} threads")
 
 
@@ -60,19 +64,3 @@ def graphs(trial: Trial) -> Iterator[Finding]:
     differing = [n for n in found[0] if not same_bits(found[0][n], found[1][n])]
     reason = f"{differing[0]}: the second backward gave other bits" if differing else None
     yield trial.finding("graphs", reason, "backward twice")
-
-
-def _settings(trial: Trial) -> dict[str, str]:
-    state = {
-        "random state": hash(bytes(torch.get_rng_state().tolist())),
-        "default dtype": dtype_name(torch.get_default_dtype()),
-        "grad mode": torch.is_grad_enabled(),
-        "threads": torch.get_num_threads(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
-        "float32 matmul precision": torch.get_float32_matmul_precision(),
-    }
-    if trial.device.type == "cuda":
-        state["CUDA random state"] = hash(bytes(torch.cuda.get_rng_state(trial.device).tolist()))
-        state["current device"] = torch.cuda.current_device()
-        state["current stream"] = torch.cuda.current_stream(trial.device).cuda_stream
-    return {name: str(value) for name, value in state.items()}

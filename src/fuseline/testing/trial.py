@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from fuseline.testing.accuracy import ErrorFigures
 from fuseline.testing.conditioning import SecondLook
 from fuseline.testing.poison import poison
 from fuseline.testing.report import Finding
+from fuseline.testing.settings import Settings
 
 CONTIGUOUS = "contiguous"
 Results = dict[str, Tensor]
@@ -24,7 +25,7 @@ Results = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Trial:
-    """What every check is handed."""
+    """What every check is handed; `settings` are those before the implementation's first call."""
 
     spec: OpSpec
     impl: Implementation
@@ -32,6 +33,7 @@ class Trial:
     dtype: torch.dtype
     device: torch.device
     thorough: bool = True
+    settings: Settings = field(default_factory=dict)
 
     def generator(self, salt: str) -> torch.Generator:
         """A generator seeded by the cell's text key, the same for all implementations."""
@@ -115,6 +117,10 @@ class Trial:
             return reason
         return self.wrong(inputs, "bwd", self.dys(inputs, salt))
 
+    def is_defined(self, inputs: Inputs) -> bool:
+        """Whether the reference takes these inputs and answers with finite numbers somewhere."""
+        return is_defined(self.spec.reference, inputs)
+
     def finding(
         self,
         check: str,
@@ -161,6 +167,16 @@ class Trial:
 def first_reason(verdicts: Mapping[str, tuple[str | None, ErrorFigures]]) -> str | None:
     """The first reason, led by the name of the result."""
     return next((f"{n}: {reason}" for n, (reason, _) in verdicts.items() if reason), None)
+
+
+def is_defined(fn: Callable[..., Any], inputs: Inputs) -> bool:
+    """Whether the function takes these inputs and answers with finite numbers somewhere."""
+    try:
+        with torch.no_grad():
+            outputs = accuracy.as_tuple(fn(**inputs))
+        return all(bool(y.isfinite().any()) or not y.numel() for y in outputs)
+    except Exception:
+        return False
 
 
 def _summary(tensor: Tensor) -> str:

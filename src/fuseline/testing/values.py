@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Direction, Implementation, Inputs
+from fuseline.core.spec import Direction, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names
+from fuseline.testing.edges import worse_than_eager
 from fuseline.testing.layouts import relayouts
 from fuseline.testing.report import Finding
-from fuseline.testing.trial import Trial, floating, same_bits
+from fuseline.testing.trial import Trial, floating, is_defined, same_bits
 
 
 def forward(trial: Trial) -> Iterator[Finding]:
@@ -56,20 +56,42 @@ def outputs(trial: Trial) -> Iterator[Finding]:
 
 
 def layouts(trial: Trial) -> Iterator[Finding]:
-    """Inputs and incoming gradients in every layout that their rank allows."""
+    """Inputs and incoming gradients in every layout that their rank allows, alone and together."""
     inputs = trial.inputs()
+    together: dict[str, Inputs] = {}
     for name in trial.spec.relayout:
         if isinstance(inputs.get(name), Tensor):
             for layout, view in relayouts(inputs[name]):
                 reason = _wrong_in_layout(trial, {**inputs, name: view})
                 yield trial.finding("layouts", reason, f"{name}: {layout}")
+                together.setdefault(layout, dict(inputs))[name] = view
     if not gradient_names(trial.spec, inputs):
         return
     dys = trial.dys(inputs)
-    for i, dy in enumerate(dys):
-        for layout, view in relayouts(dy):
+    views = [dict(relayouts(dy)) for dy in dys]
+    for i, those in enumerate(views):
+        for layout, view in those.items():
             reason = trial.wrong(inputs, "bwd", (*dys[:i], view, *dys[i + 1 :]))
             yield trial.finding("layouts", reason, f"dy{i}: {layout}")
+    for layout, changed in together.items():
+        odd = tuple(those.get(layout, dy) for those, dy in zip(views, dys, strict=True))
+        reason = worse_than_eager(trial, changed, odd)
+        yield trial.finding("layouts", reason, f"everything: {layout}")
+
+
+def overlaps(trial: Trial) -> Iterator[Finding]:
+    """Rows of equal elements with a last stride of 0, and rows that overlap in memory."""
+    inputs = trial.inputs()
+    for name in trial.spec.relayout:
+        tensor = inputs.get(name)
+        if not isinstance(tensor, Tensor) or not tensor.dim() or not tensor.numel():
+            continue
+        views = {"last stride 0": tensor[..., :1].expand(tensor.shape)}
+        if tensor.dim() == 2:
+            views["overlapping rows"] = tensor.as_strided(tensor.shape, (1, 1))
+        for layout, view in views.items():
+            reason = worse_than_eager(trial, {**inputs, name: view})
+            yield trial.finding("overlaps", reason, f"{name}: {layout}")
 
 
 def expanded_gradient(trial: Trial) -> Iterator[Finding]:
@@ -92,6 +114,8 @@ def empty(trial: Trial) -> Iterator[Finding]:
         return
     found = trial.call(none, "bwd", trial.dys(none))
     yield trial.finding("empty", _wrong_empty_gradients(none, names, found), "no rows")
+    between = rows.with_lead(trial, inputs, torch.arange(0, device=trial.device), (2, 0, 3))
+    yield trial.finding("empty", _misshapen(trial, between, trial.call(between)), "(2, 0, 3) rows")
 
 
 def ranks(trial: Trial) -> Iterator[Finding]:
@@ -99,9 +123,9 @@ def ranks(trial: Trial) -> Iterator[Finding]:
     inputs = trial.inputs()
     n = rows.count(trial, inputs)
     every = torch.arange(n, device=trial.device)
-    for lead in ((), (1, n, 1)) if n else ():
+    for lead in ((), (1,), (1, n, 1), (n, 1, 1, 1)) if n else ():
         shaped = rows.with_lead(trial, inputs, every[: math.prod(lead)], lead)
-        if _defined(trial.spec.reference, shaped):
+        if trial.is_defined(shaped):
             yield trial.finding("ranks", trial.wrong_anywhere(shaped), f"leading dims {lead}")
 
 
@@ -117,8 +141,13 @@ def magnitude(trial: Trial) -> Iterator[Finding]:
     """Large, small and far from zero, as far as eager itself can cope with that."""
     inputs = trial.inputs()
     for factor, offset in ((2.0**-12, 0.0), (2.0**12, 0.0), (1.0, 256.0)):
-        reason = _worse_than_eager(trial, _scaled(trial, inputs, factor, offset))
+        reason = worse_than_eager(trial, _scaled(trial, inputs, factor, offset))
         yield trial.finding("magnitude", reason, f"inputs * {factor:g} + {offset:g}")
+    shared = [n for n in floating(inputs) if n not in trial.row_names(inputs)]
+    for factor in (2.0**-12, 2.0**12):
+        scaled = {**inputs, **{n: inputs[n] * factor for n in shared}}
+        reason = worse_than_eager(trial, scaled) if shared else None
+        yield trial.finding("magnitude", reason, f"{', '.join(shared)} * {factor:g}")
 
 
 def side_values(trial: Trial) -> Iterator[Finding]:
@@ -127,11 +156,13 @@ def side_values(trial: Trial) -> Iterator[Finding]:
     for name, value in inputs.items():
         if not isinstance(value, float):
             continue
-        for factor in (1000.0, 0.1):
+        for factor in (1000.0, 0.1, 0.0):
             other = value * factor if value else factor
+            if other == value:
+                continue
             changed = _where_it_matters(trial, inputs, name, other)
             if changed is not None:
-                reason = _worse_than_eager(trial, changed)
+                reason = worse_than_eager(trial, changed)
                 said = f"with {name}={other:.3g}: {reason}" if reason else None
                 yield trial.finding("side-values", said, f"{name}={other:.3g}")
 
@@ -139,23 +170,37 @@ def side_values(trial: Trial) -> Iterator[Finding]:
 def non_finite(trial: Trial, value: float) -> Iterator[Finding]:
     """NaN or Inf planted in one row reaches that row as in the oracle, and no other row."""
     inputs = trial.inputs()
-    name = "nan" if math.isnan(value) else "inf"
     n = rows.count(trial, inputs)
-    sources = (s for s in trial.row_names(inputs) if n and s in floating(inputs))
+    sources = [s for s in trial.row_names(inputs) if n and s in floating(inputs)]
     for source in sources:
-        planted = inputs[source].clone(memory_format=torch.contiguous_format)
-        rows.flat(planted, trial.spec)[n // 2].view(-1)[-1] = value
-        dirty = {**inputs, source: planted}
-        # Torch's own kernels and others answer a row with an Inf in their own way.
-        bound = math.isnan(value) or trial.impl.role in ("ours", "eager")
-        reason = trial.wrong(dirty, "fwd") if bound else None
-        reason = reason or _spreads(trial, inputs, dirty, n // 2, None)
-        if reason is None and gradient_names(trial.spec, inputs):
-            dys = trial.dys(inputs)
-            # What a gradient is at Inf depends on the order of the formula; at NaN it does not.
-            reason = trial.wrong(dirty, "bwd", dys) if math.isnan(value) else None
-            reason = reason or _spreads(trial, inputs, dirty, n // 2, dys)
-        yield trial.finding(name, reason, f"{source}: {name} in row {n // 2}")
+        for row, column in ((n // 2, -1), (0, 0)):
+            planted = inputs[source].clone(memory_format=torch.contiguous_format)
+            rows.flat(planted, trial.spec)[row].view(-1)[column] = value
+            reason = _mishandled(trial, inputs, {**inputs, source: planted}, row, value)
+            yield trial.finding(_name(value), reason, f"{source}: {_name(value)} in row {row}")
+    for name in floating(inputs) if math.isnan(value) else ():
+        if name not in sources and inputs[name].dim():
+            planted = inputs[name].clone(memory_format=torch.contiguous_format)
+            planted.view(-1)[-1] = value
+            reason = worse_than_eager(trial, {**inputs, name: planted})
+            yield trial.finding(_name(value), reason, f"{name}: {_name(value)} at its end")
+
+
+def _mishandled(trial: Trial, inputs: Inputs, dirty: Inputs, row: int, value: float) -> str | None:
+    # Torch's own kernels and others answer a row with an Inf in their own way.
+    bound = math.isnan(value) or trial.impl.role in ("ours", "eager")
+    reason = trial.wrong(dirty, "fwd") if bound else None
+    reason = reason or _spreads(trial, inputs, dirty, row, None)
+    if reason or not gradient_names(trial.spec, inputs):
+        return reason
+    dys = trial.dys(inputs)
+    # What a gradient is at Inf depends on the order of the formula; at NaN it does not.
+    reason = trial.wrong(dirty, "bwd", dys) if math.isnan(value) else None
+    return reason or _spreads(trial, inputs, dirty, row, dys)
+
+
+def _name(value: float) -> str:
+    return "nan" if math.isnan(value) else "inf"
 
 
 def not_contiguous(name: str, tensor: Tensor) -> str | None:
@@ -174,7 +219,7 @@ def _forward(
 
 def _misshapen(trial: Trial, inputs: Inputs, results: dict[str, Tensor]) -> str | None:
     expected = _quiet(trial.spec.reference, inputs)
-    eager = _quiet(trial.eager, inputs) if _defined(trial.eager, inputs) else expected
+    eager = _quiet(trial.eager, inputs) if is_defined(trial.eager, inputs) else expected
     if len(results) != len(expected):
         return f"{len(results)} outputs came, {len(expected)} were expected"
     for (name, result), shape, yard in zip(results.items(), expected, eager, strict=True):
@@ -219,13 +264,6 @@ def _wrong_empty_gradients(
     return None
 
 
-def _worse_than_eager(trial: Trial, inputs: Inputs) -> str | None:
-    """Why the result is wrong, unless eager's own is too: such inputs are not for everyone."""
-    reason = trial.wrong_anywhere(inputs)
-    eager = replace(trial, impl=Implementation("eager", trial.eager))
-    return reason if reason and not eager.wrong_anywhere(inputs) else None
-
-
 def _scaled(trial: Trial, inputs: Inputs, factor: float, offset: float = 0.0) -> Inputs:
     names = trial.row_names(inputs) or tuple(floating(inputs))
     return {**inputs, **{n: inputs[n] * factor + offset for n in names if n in floating(inputs)}}
@@ -239,7 +277,7 @@ def _where_it_matters(trial: Trial, inputs: Inputs, name: str, other: float) -> 
     for exponent in (0, -4, -8, -12, -16):
         before = _scaled(trial, inputs, 2.0**exponent)
         after = {**before, name: other}
-        if not _defined(trial.spec.reference, after) or not _defined(trial.eager, after):
+        if not trial.is_defined(after) or not is_defined(trial.eager, after):
             return None
         pairs = zip(
             _quiet(trial.spec.reference, before), _quiet(trial.spec.reference, after), strict=True
@@ -265,14 +303,6 @@ def _spreads(
             changed = int(((a != b) & ~(a.isnan() & b.isnan())).any(1).sum())
             return f"{name}: {changed} other rows changed, expected none"
     return None
-
-
-def _defined(fn: Callable[..., Any], inputs: Inputs) -> bool:
-    """Whether the function takes these inputs and answers with finite numbers somewhere."""
-    try:
-        return all(bool(y.isfinite().any()) or not y.numel() for y in _quiet(fn, inputs))
-    except Exception:
-        return False
 
 
 def _quiet(fn: Callable[..., Any], inputs: Inputs) -> tuple[Tensor, ...]:

@@ -1,0 +1,115 @@
+"""Checks beyond the spec's own cases: other row lengths, crowds of rows, zeros, odd gradients.
+
+The reference judges where it has an answer and eager copes. To refuse such a call is no fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Implementation, Inputs
+from fuseline.testing import rows
+from fuseline.testing.accuracy import gradient_names
+from fuseline.testing.report import Finding
+from fuseline.testing.trial import Trial, floating, same_bits
+
+Dys = tuple[Tensor, ...]
+FEW_ROWS = 3
+SHORT = 4
+# More rows than a CUDA grid has in y or z, and an odd number of them.
+CROWD = (1 << 16) + 5
+
+
+def lengths(trial: Trial) -> Iterator[Finding]:
+    """Rows of other lengths: one element, odd, longer than a block."""
+    inputs = trial.inputs()
+    few = rows.first(trial, inputs, FEW_ROWS)
+    if few is None:
+        return
+    own = rows.length(trial, few)
+    for length in (1, 3, own - 1, own + 1, 8209, *((70001,) if trial.thorough else ())):
+        other = rows.with_length(trial, few, length) if length > 0 else None
+        if other is not None:
+            yield trial.finding("lengths", worse_than_eager(trial, other), f"rows of {length}")
+
+
+def crowd(trial: Trial) -> Iterator[Finding]:
+    """So many short rows that a grid shows its limits, twice with the same bits."""
+    inputs = rows.with_length(trial, trial.inputs(), SHORT)
+    if inputs is None or trial.dtype == torch.float64:
+        return
+    drawn = torch.arange(CROWD, device=trial.device) % rows.count(trial, inputs)
+    crowded = rows.with_lead(trial, inputs, drawn, (CROWD,))
+    yield trial.finding("crowd", worse_than_eager(trial, crowded), f"{CROWD} rows of {SHORT}")
+    if gradient_names(trial.spec, crowded):
+        dys = trial.dys(crowded)
+        first, second = (trial.call(crowded, "bwd", dys) for _ in range(2))
+        varying = [n for n in first if n not in second or not same_bits(first[n], second[n])]
+        reason = f"{varying[0]}: two calls gave different bits" if varying else None
+        yield trial.finding("crowd", reason, f"{CROWD} rows of {SHORT}, twice")
+
+
+def zeros(trial: Trial) -> Iterator[Finding]:
+    """A row of zeros, and zeros at both ends of what the rows share."""
+    inputs = dict(trial.inputs())
+    in_rows = trial.row_names(inputs)
+    for name, tensor in floating(inputs).items():
+        planted = tensor.clone(memory_format=torch.contiguous_format)
+        if name in in_rows:
+            rows.flat(planted, trial.spec)[-1] = 0.0
+        elif planted.dim():
+            planted.view(-1)[:1] = planted.view(-1)[-1:] = 0.0
+        inputs[name] = planted
+    yield trial.finding("zeros", worse_than_eager(trial, inputs), "a row of zeros")
+
+
+def incoming(trial: Trial) -> Iterator[Finding]:
+    """Output gradients that are large, small, zero, NaN in one place, or the input itself."""
+    inputs = trial.inputs()
+    if not gradient_names(trial.spec, inputs):
+        return
+    dys = trial.dys(inputs)
+    power = 8 if trial.dtype == torch.float16 else 16
+    for factor in (2.0**power, 2.0**-power, 0.0):
+        scaled = tuple(dy * factor for dy in dys)
+        yield trial.finding("incoming", worse_than_eager(trial, inputs, scaled), f"dy * {factor:g}")
+    planted = tuple(dy.clone() for dy in dys)
+    for dy in planted:
+        if dy.is_floating_point():
+            dy.view(-1)[:1] = torch.nan
+    yield trial.finding("incoming", worse_than_eager(trial, inputs, planted), "NaN in dy")
+    twins = [
+        t for t in floating(inputs).values() if (t.shape, t.dtype) == (dys[0].shape, dys[0].dtype)
+    ]
+    if len(dys) == 1 and twins:
+        reason = worse_than_eager(trial, inputs, (twins[0],))
+        yield trial.finding("incoming", reason, "dy is the input")
+
+
+def worse_than_eager(trial: Trial, inputs: Inputs, dys: Dys | None = None) -> str | None:
+    """Why a result is wrong (the backward's alone, given dys), or None.
+
+    None as well where the reference has no finite answer, where eager is wrong itself, or where
+    the implementation refuses the inputs.
+    """
+    if not trial.is_defined(inputs):
+        return None
+    ask: Callable[[Trial], str | None]
+    if dys is None:
+        ask = partial(Trial.wrong_anywhere, inputs=inputs)
+    else:
+        ask = partial(Trial.wrong, inputs=inputs, direction="bwd", dys=dys)
+    try:
+        reason = ask(trial)
+    except Exception:
+        return None
+    return (
+        reason
+        if reason and not ask(replace(trial, impl=Implementation("eager", trial.eager)))
+        else None
+    )

@@ -1,0 +1,50 @@
+"""What a call may not change in the process around it."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+
+import torch
+
+Settings = dict[str, str]
+
+
+def snapshot(device: torch.device) -> Settings:
+    """The settings of torch and the process that outlive a call."""
+    state: dict[str, object] = {
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "grad mode": torch.is_grad_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "autocast": (torch.is_autocast_enabled(device.type), torch.get_autocast_dtype(device.type)),
+        "threads": torch.get_num_threads(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "cudnn": (torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark),
+        "warning filters": len(warnings.filters),
+        "environment variables": hash(tuple(sorted(os.environ.items()))),
+        "working directory": hash(os.getcwd()),
+    }
+    if device.type == "cuda":
+        state["current device"] = torch.cuda.current_device()
+        state["current stream"] = torch.cuda.current_stream(device).cuda_stream
+    return {name: str(value) for name, value in state.items()}
+
+
+def random_states(device: torch.device) -> Settings:
+    """Fingerprints of the random number generators."""
+    state = {
+        "Python's random state": hash(random.getstate()),
+        "random state": hash(bytes(torch.get_rng_state().tolist())),
+    }
+    if device.type == "cuda":
+        state["CUDA random state"] = hash(bytes(torch.cuda.get_rng_state(device).tolist()))
+    return {name: str(value) for name, value in state.items()}
+
+
+def changes(before: Settings, after: Settings) -> str | None:
+    """Which settings differ, or None."""
+    found = [f"{n}: {before[n]} became {after[n]}" for n in before if before[n] != after[n]]
+    return "; ".join(found) or None
