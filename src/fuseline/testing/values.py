@@ -95,11 +95,15 @@ def overlaps(trial: Trial) -> Iterator[Finding]:
 
 
 def expanded_gradient(trial: Trial) -> Iterator[Finding]:
-    """An output gradient of stride 0 everywhere, as y.sum().backward() makes it."""
+    """Output gradients of stride 0 everywhere, as y.sum() makes them, and in the last dimension."""
     inputs = trial.inputs()
     if gradient_names(trial.spec, inputs):
-        dys = tuple(dy.flatten()[:1].view([1] * dy.dim()).expand_as(dy) for dy in trial.dys(inputs))
-        yield trial.finding("expanded-gradient", trial.wrong(inputs, "bwd", dys), "dy: stride 0")
+        dys = trial.dys(inputs)
+        flat = tuple(dy.flatten()[:1].view([1] * dy.dim()).expand_as(dy) for dy in dys)
+        yield trial.finding("expanded-gradient", trial.wrong(inputs, "bwd", flat), "dy: stride 0")
+        last = tuple(dy[..., :1].expand_as(dy) if dy.dim() else dy for dy in dys)
+        reason = worse_than_eager(trial, inputs, last)
+        yield trial.finding("expanded-gradient", reason, "dy: last stride 0")
 
 
 def empty(trial: Trial) -> Iterator[Finding]:
