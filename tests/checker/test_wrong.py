@@ -5,6 +5,7 @@ find it.
 """
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def failed_checks(report):
 
 @pytest.mark.parametrize("fn", [model.RMSNorm.call, model.eager], ids=["by hand", "eager"])
 def test_right_implementation_passes(fn):
-    report = check(model.spec(lambda **inputs: fn(**inputs).contiguous()), ["tried"], level="quick")
+    report = check(model.spec(lambda **inputs: fn(**inputs)), ["tried"], level="quick")
     assert report.ok, str(report)
 
 
@@ -49,3 +50,35 @@ def test_wrong_implementation_is_rejected_for_its_reason(name):
 
 def test_at_least_eight_wrong_implementations():
     assert len(WRONG) >= 8
+
+
+def test_a_spec_with_defaults_is_asked_about_layouts_and_told_what_was_not_asked():
+    def ignores_strides(x, weight, eps):
+        return model.eager(x.as_strided(x.shape, x.new_empty(x.shape).stride()), weight, eps)
+
+    spec = replace(model.spec(ignores_strides), relayout=None, row_inputs=())
+    report = check(spec, ["tried"], level="quick")
+    assert "layouts" in failed_checks(report)
+    assert any("row_inputs" in finding.reason for finding in report.skipped)
+
+
+def test_a_narrow_input_does_not_widen_the_budget_of_a_wide_gradient():
+    class Rough(model.RMSNorm):
+        @staticmethod
+        def backward(ctx, dy):
+            dx, dweight, _ = model.RMSNorm.backward(ctx, dy)
+            return dx, dweight * 1.001, None
+
+    def mixed(*args):
+        inputs = model.make_inputs(*args)
+        return {**inputs, "weight": inputs["weight"].float()}
+
+    spec = replace(model.spec(Rough.call), make_inputs=mixed)
+    report = check(spec, ["tried"], dtypes=[torch.bfloat16], level="quick")
+    assert "gradient:weight" in failed_checks(report)
+
+
+def test_only_a_spec_that_promises_contiguous_results_demands_them():
+    for promised in (False, True):
+        spec = replace(model.spec(model.eager), contiguous=promised)
+        assert ("layouts" in failed_checks(check(spec, ["tried"], level="quick"))) == promised

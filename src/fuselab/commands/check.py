@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from typing import Any
 
 from fuselab.commands import exits, select
@@ -34,6 +35,23 @@ class Verdict:
         found = [str(f) for f in self.report.failures] if self.report else []
         return [*found, *([self.death] if self.death else [])]
 
+    def kinds(self) -> Iterator[tuple[str, int]]:
+        """Each check's first failure, and how many more there are of it."""
+        for _, alike in groupby(sorted(self.failures, key=_check), key=_check):
+            first, *rest = alike
+            yield first, len(rest)
+
+    def worst(self) -> Iterator[str]:
+        """The largest error of each dtype's outputs and gradients on the spec's own cases."""
+        figures = self.report.worst() if self.report else {}
+        for (dtype, result), found in figures.items():
+            ratio = "" if found.eager_ratio is None else f", {found.eager_ratio:.3g} x eager's"
+            if result.startswith("out"):
+                what, error = f"{dtype} {result}", f"{found.max_ulp:.3g} ULP"
+            else:
+                what, error = f"{dtype} d{result}", f"{found.scaled:.3g} eps * max|d{result}|"
+            yield f"{what}: {error}, max {found.max_abs:.3g}, RMS {found.rms:.3g}{ratio}"
+
     @property
     def asked(self) -> int:
         return len(self.report.findings) - len(self.report.skipped) if self.report else 0
@@ -42,9 +60,9 @@ class Verdict:
     def summary(self) -> str:
         if self.failures:
             return "FAILED"
-        if self.asked:
-            return f"{self.asked} checks ok"
         skipped = self.report.skipped if self.report else ()
+        if self.asked:
+            return "; ".join((f"{self.asked} checks ok", *(finding.reason for finding in skipped)))
         return f"skipped: {skipped[0].reason}" if skipped else "nothing to check"
 
     def as_dict(self) -> dict[str, Any]:
@@ -55,7 +73,15 @@ class Verdict:
             "ok": self.asked > 0 and not self.failures,
             "summary": self.summary,
             "failures": self.failures,
+            "accuracy": [
+                {"dtype": dtype, "result": result, **asdict(found)}
+                for (dtype, result), found in (self.report.worst() if self.report else {}).items()
+            ],
         }
+
+
+def _check(failure: str) -> str:
+    return failure.partition(" [")[0]
 
 
 def run(
@@ -110,6 +136,9 @@ def _ask(worker: Worker, op: str, source: str, impl: str, options: dict[str, Any
 def _print(verdicts: Sequence[Verdict]) -> None:
     for verdict in verdicts:
         print(f"{verdict.op:<16} {verdict.impl:<12} {verdict.summary}")
+        for line in verdict.worst():
+            print(f"{'':<16} {'':<12} {line}")
     for verdict in verdicts:
-        for failure in verdict.failures:
-            print(f"{verdict.op} {verdict.impl}: {failure}", file=sys.stderr)
+        for failure, more in verdict.kinds():
+            rest = f" (and {more} more of this check)" if more else ""
+            print(f"{verdict.op} {verdict.impl}: {failure}{rest}", file=sys.stderr)

@@ -89,7 +89,9 @@ class OpSpec:
     differentiable   names of the inputs that have gradients
     cases            problem sizes with their suites
     dtypes           torch dtypes it accepts
-    relayout         names of the inputs that the checker also tries in odd memory layouts
+    relayout         names of the inputs that the checker also tries in odd memory layouts; None:
+                     all floating tensors
+    contiguous       whether outputs and gradients must be contiguous whatever the inputs' layout
     row_inputs       names of the inputs whose leading dimensions are independent rows, so that
                      the oracle can work in chunks; gradients of the others sum over chunks
     row_ndim         trailing dimensions that make one row
@@ -108,7 +110,8 @@ class OpSpec:
     cases: tuple[Case, ...]
     dtypes: tuple[torch.dtype, ...] = (torch.float32,)
     differentiable: tuple[str, ...] = ()
-    relayout: tuple[str, ...] = ()
+    relayout: tuple[str, ...] | None = None
+    contiguous: bool = False
     row_inputs: tuple[str, ...] = ()
     row_ndim: int = 1
     longdouble: Callable[..., tuple[Any, ...]] | None = None

@@ -24,14 +24,16 @@ HOPELESS = 0.25
 class ErrorFigures:
     """Error against the oracle: absolute (max, rms), in ULP, and as max_abs / (eps * max|ref|).
 
-    All but `rms` are infinite where the result is missing, has another shape, or is NaN or Inf
-    where the oracle is not (or the reverse).
+    `eager_ratio` is max_abs over eager's, None where eager has no error to compare with. All but
+    `rms` are infinite where the result is missing, has another shape, or is NaN or Inf where the
+    oracle is not (or the reverse).
     """
 
     max_abs: float
     rms: float
     max_ulp: float
     scaled: float
+    eager_ratio: float | None = None
 
 
 NOTHING_RIGHT = ErrorFigures(math.inf, math.inf, math.inf, math.inf)

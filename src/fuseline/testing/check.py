@@ -97,6 +97,9 @@ def check(
             findings.append(Finding(impl.name, SKIPPED, "", "", "", True, reason))
         else:
             findings.extend(_ask_all(spec, impl, sized, dtypes or spec.dtypes, device, level))
+            if not spec.row_inputs:
+                why = "what needs rows was not asked: the spec has no row_inputs"
+                findings.append(Finding(impl.name, SKIPPED, "", "", "", True, why))
     return CheckReport(spec.name, tuple(findings))
 
 

@@ -30,7 +30,7 @@ BEYOND_LUCK = 256.0
 
 @dataclass(frozen=True)
 class SecondLook:
-    """The case again, each time with every input moved by one rounding."""
+    """The case again, each time with every input moved by one rounding of the judged dtype."""
 
     spec: OpSpec
     eager: Callable[..., Any]
@@ -52,7 +52,7 @@ class SecondLook:
         exact = accuracy.oracle(self.spec, self.inputs, "bwd", self.dys)[name]
         unit = mine.max_abs / mine.scaled
         moved, worst = 0.0, eager.scaled
-        for inputs, dys in self._draws():
+        for inputs, dys in self._draws(dtype):
             nearby = accuracy.oracle(self.spec, inputs, "bwd", dys)[name]
             moved = max(moved, (nearby - exact).abs().max().item())
             result = accuracy.run(self.eager, self.spec, inputs, "bwd", dys)[name].to(dtype)
@@ -69,15 +69,19 @@ class SecondLook:
         )
         return accuracy.over_budget(self.spec.budget, dtype, "bwd", judged, yardstick)
 
-    def _draws(self) -> Iterator[tuple[Inputs, tuple[Tensor, ...]]]:
+    def _draws(self, dtype: torch.dtype) -> Iterator[tuple[Inputs, tuple[Tensor, ...]]]:
         for _ in range(DRAWS):
-            inputs = {n: self._nudged(v) for n, v in self.inputs.items()}
-            yield inputs, tuple(self._nudged(dy) for dy in self.dys)
+            inputs = {n: self._nudged(v, dtype) for n, v in self.inputs.items()}
+            yield inputs, tuple(self._nudged(dy, dtype) for dy in self.dys)
 
-    def _nudged(self, value: Any) -> Any:
+    def _nudged(self, value: Any, dtype: torch.dtype) -> Any:
+        """The value with every element moved by about one ULP; narrower inputs stay as they are."""
         if not isinstance(value, Tensor) or not value.is_floating_point():
+            return value
+        eps = torch.finfo(dtype).eps
+        if torch.finfo(value.dtype).eps > eps:
             return value
         exact = value.to(torch.float64)
         heads = torch.rand(value.shape, generator=self.generator, device=value.device) < 0.5
-        step = exact.abs() * torch.finfo(value.dtype).eps
+        step = exact.abs() * (eps / 2)
         return (exact + torch.where(heads, step, -step)).to(value.dtype)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
-from fuseline.core.spec import Inputs
+from fuseline.core.spec import Implementation, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names, make_dys
 from fuseline.testing.report import Finding
@@ -91,13 +92,19 @@ def _absent_or_wrong(trial: Trial, inputs: Inputs, wanted: tuple[str, ...]) -> s
     reason = first_reason(trial.judge(results, inputs, "fwd"))
     if reason:
         return reason
-    outputs = tuple(y for y in results.values() if y.is_floating_point())
-    detached = [n for n, y in results.items() if y.is_floating_point() and not y.requires_grad]
+    expected, _ = replace(trial, impl=Implementation("", trial.spec.reference)).call_with_grad(
+        inputs, wanted
+    )
+    detached = [n for n, y in results.items() if expected[n].requires_grad and not y.requires_grad]
     if detached:
         return f"{detached[0]} does not require grad, although {', '.join(wanted)} does"
-    dys = make_dys(outputs, trial.generator("dys"))
+    if not any(y.requires_grad for y in results.values()):
+        return None
+    dys = make_dys(tuple(results.values()), trial.generator("dys"))
+    live = [pair for pair in zip(results.values(), dys, strict=True) if pair[0].requires_grad]
+    of, seeds = zip(*live, strict=True)
     asked = tuple(leaves[n] for n in wanted)
-    found = torch.autograd.grad(outputs, asked, dys, allow_unused=True)
+    found = torch.autograd.grad(of, asked, seeds, allow_unused=True)
     present: Results = {n: g for n, g in zip(wanted, found, strict=True) if g is not None}
     stray = [n for n, leaf in leaves.items() if leaf.grad is not None]
     if stray:

@@ -31,11 +31,10 @@ def unchanged(trial: Trial) -> Iterator[Finding]:
     """Inputs and incoming gradients keep every byte of their allocations, gaps included."""
     inputs = trial.inputs()
     yield trial.finding("unchanged", _writes(trial, inputs))
-    for name in trial.spec.relayout:
-        if isinstance(inputs.get(name), Tensor):
-            for layout, view in relayouts(inputs[name]):
-                reason = _writes(trial, {**inputs, name: view})
-                yield trial.finding("unchanged", reason, f"{name}: {layout}")
+    for name in trial.relayout_names(inputs):
+        for layout, view in relayouts(inputs[name]):
+            reason = _writes(trial, {**inputs, name: view})
+            yield trial.finding("unchanged", reason, f"{name}: {layout}")
 
 
 def deterministic(trial: Trial) -> Iterator[Finding]:
@@ -65,7 +64,7 @@ def alias(trial: Trial) -> Iterator[Finding]:
     for direction, dys in _directions(trial, first):
         early = trial.call(first, direction, dys)
         kept = {n: t.clone() for n, t in early.items()}
-        late = trial.call(second, direction, dys)
+        late = trial.call(second, direction, None if dys is None else trial.dys(second, "second"))
         reason = _shares(early, tensors(first)) or _shares(late, early)
         for name, value in kept.items():
             if not same_bits(early[name], value):
@@ -185,10 +184,14 @@ def _refused_or_right(
     trial: Trial, inputs: Inputs, graph: tuple[Dys, tuple[Tensor, ...], Dys], dys: Dys
 ) -> str | None:
     outputs, leaves, seeds = graph
-    try:
-        found = torch.autograd.grad(outputs, leaves, seeds, allow_unused=True)
-    except RuntimeError:
+    live = [(y, seed) for y, seed in zip(outputs, seeds, strict=True) if y.requires_grad]
+    if not live:
         return None
+    try:
+        ys, seeds = zip(*live, strict=True)
+        found = torch.autograd.grad(ys, leaves, seeds, allow_unused=True)
+    except RuntimeError as error:
+        return None if "modified" in str(error) else f"raised {error}"
     named = zip(gradient_names(trial.spec, inputs), found, strict=True)
     results = {n: g for n, g in named if g is not None}
     return first_reason(trial.judge(results, inputs, "bwd", dys))

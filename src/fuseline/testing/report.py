@@ -46,6 +46,17 @@ class CheckReport:
     def skipped(self) -> tuple[Finding, ...]:
         return tuple(f for f in self.findings if f.check == SKIPPED)
 
+    def worst(self) -> dict[tuple[str, str], ErrorFigures]:
+        """(dtype, output or input) -> figures of its largest error in the unit of the budget."""
+        worst: dict[tuple[str, str], ErrorFigures] = {}
+        for finding in self.findings:
+            unit = "scaled" if finding.check.startswith("gradient") else "max_ulp"
+            for name, figures in finding.figures.items():
+                known = worst.get((finding.dtype, name))
+                if known is None or getattr(figures, unit) > getattr(known, unit):
+                    worst[finding.dtype, name] = figures
+        return worst
+
     @property
     def ok(self) -> bool:
         return len(self.findings) > len(self.skipped) and not self.failures

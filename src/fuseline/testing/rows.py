@@ -14,7 +14,7 @@ from fuseline.testing.trial import Trial
 def flat(tensor: Tensor, spec: OpSpec) -> Tensor:
     """The tensor as (rows, *row)."""
     lead = tensor.dim() - spec.row_ndim
-    return tensor.reshape(math.prod(tensor.shape[:lead]), *tensor.shape[lead:])
+    return tensor.reshape((math.prod(tensor.shape[:lead]), *tensor.shape[lead:]))
 
 
 def with_lead(trial: Trial, inputs: Inputs, rows: Tensor, lead: tuple[int, ...]) -> Inputs:

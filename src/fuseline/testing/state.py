@@ -55,7 +55,14 @@ def graphs(trial: Trial) -> Iterator[Finding]:
     found: list[Results] = []
     for _ in range(2):
         asked = tuple(leaves.values())
-        grads = torch.autograd.grad(ys, asked, dys, allow_unused=True, retain_graph=True)
+        live = [(y, dy) for y, dy in zip(ys, dys, strict=True) if y.requires_grad]
+        grads = torch.autograd.grad(
+            [y for y, _ in live],
+            asked,
+            [dy for _, dy in live],
+            allow_unused=True,
+            retain_graph=True,
+        )
         pairs = zip(names, grads, strict=True)
         found.append({n: g.clone() for n, g in pairs if g is not None})
     del kept

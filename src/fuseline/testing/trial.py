@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,11 @@ class Trial:
         """Row inputs that are present and have at least one leading dimension."""
         present = (n for n in self.spec.row_inputs if isinstance(inputs.get(n), Tensor))
         return tuple(n for n in present if inputs[n].dim() > self.spec.row_ndim)
+
+    def relayout_names(self, inputs: Inputs) -> tuple[str, ...]:
+        """Inputs that are also tried in odd memory layouts."""
+        names = floating(inputs) if self.spec.relayout is None else self.spec.relayout
+        return tuple(n for n in names if isinstance(inputs.get(n), Tensor))
 
     @property
     def eager(self) -> Callable[..., Any]:
@@ -101,6 +106,8 @@ class Trial:
                     reason = look.over_budget(name, dtype, figures, eager)
                 if reason and figures == accuracy.NOTHING_RIGHT:
                     reason += f"; it came as {_summary(results[name])}"
+                elif eager is not None and eager.max_abs > 0:
+                    figures = replace(figures, eager_ratio=figures.max_abs / eager.max_abs)
             verdicts[name] = reason, figures
         return verdicts
 

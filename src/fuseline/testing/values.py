@@ -52,19 +52,18 @@ def outputs(trial: Trial) -> Iterator[Finding]:
         return
     for name, gradient in trial.call(inputs, "bwd", trial.dys(inputs)).items():
         reason = _differs(f"the gradient of {name}", gradient, inputs[name], inputs[name].dtype)
-        yield trial.finding("outputs", reason or not_contiguous(name, gradient))
+        yield trial.finding("outputs", reason or _not_contiguous(trial, name, gradient))
 
 
 def layouts(trial: Trial) -> Iterator[Finding]:
     """Inputs and incoming gradients in every layout that their rank allows, alone and together."""
     inputs = trial.inputs()
     together: dict[str, Inputs] = {}
-    for name in trial.spec.relayout:
-        if isinstance(inputs.get(name), Tensor):
-            for layout, view in relayouts(inputs[name]):
-                reason = _wrong_in_layout(trial, {**inputs, name: view})
-                yield trial.finding("layouts", reason, f"{name}: {layout}")
-                together.setdefault(layout, dict(inputs))[name] = view
+    for name in trial.relayout_names(inputs):
+        for layout, view in relayouts(inputs[name]):
+            reason = _wrong_in_layout(trial, {**inputs, name: view})
+            yield trial.finding("layouts", reason, f"{name}: {layout}")
+            together.setdefault(layout, dict(inputs))[name] = view
     if not gradient_names(trial.spec, inputs):
         return
     dys = trial.dys(inputs)
@@ -82,9 +81,9 @@ def layouts(trial: Trial) -> Iterator[Finding]:
 def overlaps(trial: Trial) -> Iterator[Finding]:
     """Rows of equal elements with a last stride of 0, and rows that overlap in memory."""
     inputs = trial.inputs()
-    for name in trial.spec.relayout:
-        tensor = inputs.get(name)
-        if not isinstance(tensor, Tensor) or not tensor.dim() or not tensor.numel():
+    for name in trial.relayout_names(inputs):
+        tensor = inputs[name]
+        if not tensor.dim() or not tensor.numel():
             continue
         views = {"last stride 0": tensor[..., :1].expand(tensor.shape)}
         if tensor.dim() == 2:
@@ -207,9 +206,9 @@ def _name(value: float) -> str:
     return "nan" if math.isnan(value) else "inf"
 
 
-def not_contiguous(name: str, tensor: Tensor) -> str | None:
-    """Why the result breaks the contract of contiguous results, or None."""
-    if tensor.is_contiguous():
+def _not_contiguous(trial: Trial, name: str, tensor: Tensor) -> str | None:
+    """Why the result breaks the operator's promise of contiguous results, or None."""
+    if tensor.is_contiguous() or not trial.spec.contiguous:
         return None
     return f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}, not contiguous"
 
@@ -229,7 +228,7 @@ def _misshapen(trial: Trial, inputs: Inputs, results: dict[str, Tensor]) -> str 
     for (name, result), shape, yard in zip(results.items(), expected, eager, strict=True):
         floats = result.is_floating_point() and yard.is_floating_point()
         dtype = trial.dtype if floats and result.dtype == trial.dtype else yard.dtype
-        reason = _differs(name, result, shape, dtype) or not_contiguous(name, result)
+        reason = _differs(name, result, shape, dtype) or _not_contiguous(trial, name, result)
         if reason:
             return reason
     return None
@@ -245,12 +244,12 @@ def _differs(name: str, result: Tensor, like: Tensor, dtype: torch.dtype) -> str
 
 def _wrong_in_layout(trial: Trial, inputs: Inputs) -> str | None:
     reason = trial.wrong_anywhere(inputs)
-    if reason or trial.impl.role != "ours":
+    if reason or not trial.spec.contiguous or trial.impl.role != "ours":
         return reason
     results = trial.call(inputs)
     if gradient_names(trial.spec, inputs):
         results |= trial.call(inputs, "bwd", trial.dys(inputs))
-    return next(filter(None, (not_contiguous(n, t) for n, t in results.items())), None)
+    return next(filter(None, (_not_contiguous(trial, n, t) for n, t in results.items())), None)
 
 
 def _wrong_empty_gradients(

@@ -117,7 +117,7 @@ SPEC = OpSpec(
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "weight"),
-    relayout=("x", "weight"),
+    contiguous=True,
     row_inputs=("x",),
     cases=_cases(),
     dtypes=DTYPES,
