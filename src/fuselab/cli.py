@@ -25,6 +25,14 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
     0 ok, 1 failed, 2 usage, 3 no data, 130 interrupted.
     """
+    try:
+        return _command(arguments)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; the same command goes on from here", err=True)
+        return INTERRUPTED
+
+
+def _command(arguments: Sequence[str] | None) -> int:
     from fuselab.plan import PlanError
     from fuselab.runner import WorkerError
     from fuselab.store import StoreError
@@ -41,9 +49,10 @@ def command(arguments: Sequence[str] | None = None) -> int:
         return _fail(error, 2)
     except (StoreError, WorkerError) as error:
         return _fail(error, 3)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; the same command goes on from here", err=True)
-        return INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except OSError as error:  # a file that cannot be written, a full disk
+        return _fail(error, 3)
 
 
 def _fail(error: Exception, code: int) -> int:
@@ -56,8 +65,8 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device = click.option("--device", metavar="cpu|cuda|cuda:N", help="Default: cuda if there is one.")
 timeout = click.option(
     "--timeout",
-    type=click.FloatRange(min=1),
-    default=120.0,
+    type=click.IntRange(min=1, max=86400),
+    default=120,
     show_default=True,
     help="Seconds one step may take; compiling may take 5 times as long.",
 )
@@ -110,6 +119,7 @@ def check(
 @click.option("--suite", metavar="NAME", help="Default: quick where the operator has it.")
 @click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
 @click.option("--out", metavar="DIR", default="out/run", show_default=True, help="Where to store.")
+@click.option("--fresh", is_flag=True, help="Measure again what DIR already has.")
 @device
 @timeout
 @as_json

@@ -33,6 +33,22 @@ def collect(device: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
+def code(op: str, source: str) -> str:
+    """Return a short hash of what is measured: a user's file, or an operator's folder and binary.
+
+    What a user's file imports is not in it.
+    """
+    files, binary = [Path(source)], ""
+    if not source:
+        library = Path(native.__file__).parent.parent
+        files = [*(library / "ops" / op).glob("*"), *(library / "core").glob("*.py")]
+        binary = _binary_hash() or ""
+    digest = hashlib.sha256(binary.encode())
+    for file in sorted(f for f in files if f.is_file()):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
 def driver() -> str | None:
     """Return the version of the NVIDIA driver, without initialising CUDA."""
     found = _nvml("nvmlSystemGetDriverVersion")

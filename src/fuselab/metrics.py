@@ -79,7 +79,7 @@ def records(measurements: Iterable[Measurement]) -> list[Record]:
 def to_jsonl(rows: Sequence[Record]) -> str:
     """Return one JSON object a line; a number that is not finite becomes its name as text."""
     return "".join(
-        json.dumps({name: _finite(value) for name, value in row.items()}, ensure_ascii=False) + "\n"
+        json.dumps({name: finite(value) for name, value in row.items()}, ensure_ascii=False) + "\n"
         for row in rows
     )
 
@@ -169,7 +169,8 @@ def _ratio(numerator: float | None, denominator: float | None) -> float | None:
     return numerator / denominator if numerator and denominator else None
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return the value as JSON can hold it: Inf and NaN as text."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -33,7 +33,8 @@ class Status(str, Enum):
 class Group:
     """The unit of work: one case, dtype, layout and direction in all its implementations.
 
-    `source` says where the worker finds the OpSpec: "" for ours, else the path of a user's file.
+    `source` says where the worker finds the OpSpec: "" for ours, else the path of a user's file;
+    `code` stands for the contents of what is measured, "" where that is of no interest.
     """
 
     op: str
@@ -44,6 +45,7 @@ class Group:
     device: str
     impls: tuple[str, ...]
     source: str = ""
+    code: str = ""
 
     @property
     def key(self) -> str:
@@ -99,6 +101,7 @@ class Measurement:
     buffer_bytes inputs + outputs + tensors saved for backward
     ideal_bytes  least traffic: each input read once, each output written once
     proof        what shows that the named thing ran: kernels, graphs, breaks, recompiles, copies
+    code         that of the group
     environment  id of the environment it was measured in; the store knows it
     """
 
@@ -114,6 +117,7 @@ class Measurement:
     ideal_bytes: int | None = None
     flops: int | None = None
     proof: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
     environment: str = ""
 
     def __post_init__(self) -> None:

@@ -26,6 +26,7 @@ class OpRow:
     dtypes: tuple[str, ...]
     directions: tuple[str, ...]
     source: str = ""
+    code: str = ""
     layouts: tuple[str, ...] = ("contiguous",)
 
     @property
@@ -48,8 +49,8 @@ class Filters:
 
 def select(rows: Sequence[OpRow], names: Sequence[str]) -> tuple[OpRow, ...]:
     """Return the rows of the named operators (all without a name), or raise PlanError."""
-    wanted = _wanted("op", names, (row.name for row in rows))
-    return tuple(row for row in rows if row.name in wanted)
+    _wanted("op", names, (row.name for row in rows))
+    return tuple(row for row in rows if not names or row.name in names)
 
 
 def expand(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
@@ -57,33 +58,58 @@ def expand(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
 
     A name must exist in at least one of the rows, and something must be left, else PlanError.
     """
+    check_names(rows, filters)
+    groups = product(rows, filters)
+    if not groups:
+        raise PlanError(nothing_left(filters))
+    return groups
+
+
+def check_names(rows: Sequence[OpRow], filters: Filters) -> None:
+    """Raise PlanError for a name that none of the rows has; the text lists what there is."""
     _check_device(filters.device)
     suites = () if filters.suite is None else (filters.suite,)
-    suite = _wanted("suite", suites, (name for row in rows for name in row.suites))
-    impls = _wanted("impl", filters.impls, (name for row in rows for name in row.impls))
-    dtypes = _wanted(
-        "dtype",
-        [DTYPE_ALIASES.get(name, name) for name in filters.dtypes],
-        (name for row in rows for name in row.dtypes),
-    )
-    cases = _wanted("case", filters.cases, (name for row in rows for name, _ in row.cases))
-    directions = _wanted(
-        "direction", filters.directions, (name for row in rows for name in row.directions)
-    )
-    layouts = _wanted("layout", filters.layouts, (name for row in rows for name in row.layouts))
-    groups = tuple(
-        Group(row.name, case, dtype, direction, layout, filters.device, chosen, row.source)
+    _wanted("suite", suites, (name for row in rows for name in row.suites))
+    _wanted("impl", filters.impls, (name for row in rows for name in row.impls))
+    _wanted("dtype", _long(filters.dtypes), (name for row in rows for name in row.dtypes))
+    _wanted("case", filters.cases, (name for row in rows for name, _ in row.cases))
+    _wanted("direction", filters.directions, (name for row in rows for name in row.directions))
+    _wanted("layout", filters.layouts, (name for row in rows for name in row.layouts))
+
+
+def product(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
+    """Return the groups of the rows that the filters leave, perhaps none."""
+    return tuple(
+        Group(
+            *(row.name, case, dtype, direction, layout, filters.device, chosen),
+            source=row.source,
+            code=row.code,
+        )
         for row in rows
-        if (chosen := _kept(row.impls, impls))
-        for dtype in _kept(row.dtypes, dtypes)
-        for direction in _kept(row.directions, directions)
-        for layout in _kept(row.layouts, layouts)
-        for case, in_suites in row.cases
-        if case in cases and (filters.suite is None or suite & set(in_suites))
+        if (chosen := _kept(row.impls, filters.impls))
+        for dtype in _kept(row.dtypes, _long(filters.dtypes))
+        for direction in _kept(row.directions, filters.directions)
+        for layout in _kept(row.layouts, filters.layouts)
+        for case, suites in row.cases
+        if _kept((case,), filters.cases) and (filters.suite is None or filters.suite in suites)
     )
-    if not groups:
-        raise PlanError(f"nothing to run: no operator has all of {filters} together")
-    return groups
+
+
+def nothing_left(filters: Filters) -> str:
+    """Return the message for filters that exclude one another."""
+    asked = {
+        "suite": filters.suite,
+        "impl": filters.impls,
+        "dtype": filters.dtypes,
+        "case": filters.cases,
+        "direction": filters.directions,
+    }
+    names = (
+        f"{argument} {value if isinstance(value, str) else ' or '.join(value)}"
+        for argument, value in asked.items()
+        if value
+    )
+    return f"nothing to run: no operator has {' and '.join(names) or 'a case'} together"
 
 
 def ceiling_group(device: str) -> Group:
@@ -92,17 +118,21 @@ def ceiling_group(device: str) -> Group:
     return Group(CEILING, "4GiB", "float32", "fwd", "contiguous", device, ("copy", "add"))
 
 
-def _wanted(argument: str, names: Sequence[str], existing: Iterable[str]) -> set[str]:
+def _wanted(argument: str, names: Sequence[str], existing: Iterable[str]) -> None:
     known = _unique(existing)
     for name in names:
         if name not in known:
             have = ", ".join(known) or "none"
             raise PlanError(f"{argument}: got {name!r}, expected one of: {have}")
-    return set(names or known)
 
 
-def _kept(names: tuple[str, ...], wanted: set[str]) -> tuple[str, ...]:
-    return tuple(name for name in names if name in wanted)
+def _kept(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the names that are wanted; all if none is named."""
+    return tuple(name for name in names if not wanted or name in wanted)
+
+
+def _long(dtypes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(DTYPE_ALIASES.get(name, name) for name in dtypes)
 
 
 def _unique(names: Iterable[str]) -> tuple[str, ...]:

@@ -115,10 +115,11 @@ class Worker:
         context = _context()
         self._pipe, theirs = context.Pipe()
         watched, self._alive = context.Pipe(duplex=False)
-        self._process = context.Process(
+        process = context.Process(
             target=self._entry, args=(theirs, watched, self._device, self._log), daemon=False
         )
-        self._process.start()
+        process.start()
+        self._process = process  # close() may come at any moment, and joins only what runs
         theirs.close()
         watched.close()
         reply = self._listen(self._pipe, START_S)
@@ -199,7 +200,7 @@ def _measure(group: Group, worker: Worker) -> tuple[Measurement, ...]:
         for impl in set(blamed) & set(left):
             cell = group.cell(impl)
             found[impl] = Measurement(cell, reply.death.status, reply.death.reason)
-    return tuple(found[impl] for impl in group.impls)
+    return tuple(replace(found[impl], code=group.code) for impl in group.impls)
 
 
 def _context() -> Any:

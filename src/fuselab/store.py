@@ -146,15 +146,24 @@ class Store:
         return None if first is None else (first, last)
 
     def missing(self, group: Group) -> tuple[str, ...]:
-        """Return the implementations of the group that have no stored cell."""
+        """Return the implementations of the group that have no cell measured with its code."""
+        codes = self._codes(group)
+        return tuple(impl for impl, code in codes.items() if code != group.code)
+
+    def outdated(self, group: Group) -> int:
+        """Return how many cells of the group are stored, but were measured with other code."""
+        return sum(code not in (None, group.code) for code in self._codes(group).values())
+
+    def _codes(self, group: Group) -> dict[str, str | None]:
+        """Return the code that each stored cell was measured with; None where there is none."""
+        codes: dict[str, str | None] = {}
         with _errors_name(self._file):
-            return tuple(
-                cell.impl
-                for cell in group.cells
-                if not self._connection.execute(
-                    "SELECT 1 FROM cell WHERE key = ?", (cell.key,)
+            for cell in group.cells:
+                found = self._connection.execute(
+                    "SELECT body FROM cell WHERE key = ?", (cell.key,)
                 ).fetchone()
-            )
+                codes[cell.impl] = json.loads(found[0]).get("code", "") if found else None
+        return codes
 
     def done(self, group: Group) -> bool:
         """Say whether every cell of the group is stored."""

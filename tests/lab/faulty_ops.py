@@ -54,6 +54,45 @@ def overwrites_later(x: Tensor, scale: float) -> Tensor:
     return right(x, scale) if _calls("overwrites_later") < 8 else overwrites(x, scale)
 
 
+def returns_a_list(x: Tensor, scale: float) -> list[str]:
+    return ["y"]
+
+
+def returns_integers(x: Tensor, scale: float) -> Tensor:
+    return right(x, scale).long()
+
+
+def returns_half(x: Tensor, scale: float) -> Tensor:
+    return right(x, scale).bfloat16()
+
+
+def returns_more(x: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    return right(x, scale), x + 1
+
+
+def returns_none_later(x: Tensor, scale: float) -> Tensor | None:
+    return right(x, scale) if _calls("returns_none_later") <= 5 else None
+
+
+def resizes(x: Tensor, scale: float) -> Tensor:
+    y = right(x, scale)
+    x.resize_(3)
+    return y
+
+
+def raises_strangely(x: Tensor, scale: float) -> Tensor:
+    class Strange(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    raise Strange
+
+
+def sets_threads(x: Tensor, scale: float) -> Tensor:
+    torch.set_num_threads(torch.get_num_threads() + 1)
+    return right(x, scale)
+
+
 def wrong(x: Tensor, scale: float) -> Tensor:
     return right(x, scale * 1.01)
 
@@ -68,5 +107,6 @@ def exits(x: Tensor, scale: float) -> Tensor:
 
 FAULTY = spec(
     "faulty", right, segfaults, aborts, hangs, raises, starves, overwrites, wrong, exits,
-    overwrites_later, wrong_later,
+    overwrites_later, wrong_later, returns_a_list, returns_integers, returns_half, returns_more,
+    returns_none_later, resizes, raises_strangely, sets_threads,
 )  # fmt: skip

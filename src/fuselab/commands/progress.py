@@ -22,7 +22,7 @@ class Steps:
         console = Console(stderr=True)
         self._bar = (
             Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
                 TimeRemainingColumn(),

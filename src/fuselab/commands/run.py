@@ -30,18 +30,25 @@ def run(
     *,
     device: str | None = None,
     timeout: float = 120.0,
+    fresh: bool = False,
     as_json: bool = False,
 ) -> int:
-    """Measure what is not stored yet, print the table; 1 if a cell failed, 3 if none has a time."""
+    """Measure what is not stored yet, or was measured with other code; print the table.
+
+    `fresh` measures all of it. 1 if a cell failed, 3 if none has a time.
+    """
     chosen = select.device_of(device)
     found = select.specs_of(targets)
     wanted = select.groups(found, replace(filters, device=chosen))
     plan = (ceiling_group(chosen), *wanted)
     with Store.open(out) as store:
         # A group runs whole: its ratios hold only within one set of interleaved rounds.
-        todo = [group for group in plan if store.missing(group)]
+        todo = [group for group in plan if fresh or store.missing(group)]
         total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
         _say(f"{total} cells on {chosen}; {total - missing} already in {out}, {missing} to measure")
+        outdated = sum(store.outdated(group) for group in todo)
+        if outdated:
+            _say(f"{outdated} of these are stored, but the operator's code has changed since")
         _measure(todo, store, chosen, timeout, str(Path(out) / LOG))
         stored = list(store.measurements())
         view = build.build(
@@ -50,7 +57,11 @@ def run(
     asked = [m for m in stored if m.cell in {cell for group in plan for cell in group.cells}]
     counts = Counter(str(m.status) for m in asked)
     if as_json:
-        print(json.dumps({"store": out, "statuses": counts, "cells": metrics.records(stored)}))
+        cells = [
+            {name: metrics.finite(value) for name, value in record.items()}
+            for record in metrics.records(stored)
+        ]
+        print(json.dumps({"store": out, "statuses": counts, "cells": cells}))
     else:
         print(text.to_terminal(view))
         print(", ".join(f"{n} {status}" for status, n in counts.most_common()), f"in {out}")

@@ -8,8 +8,19 @@ from pathlib import Path
 
 import torch
 
+from fuselab import environment
 from fuselab.model import Group
-from fuselab.plan import CEILING, DTYPE_ALIASES, Filters, OpRow, PlanError, expand, select
+from fuselab.plan import (
+    CEILING,
+    DTYPE_ALIASES,
+    Filters,
+    OpRow,
+    PlanError,
+    check_names,
+    nothing_left,
+    product,
+    select,
+)
 from fuselab.worker import baselines, specs
 from fuseline.core.spec import OpSpec
 
@@ -42,6 +53,7 @@ def row(spec: OpSpec, source: str = specs.TABLE, suite: str | None = None) -> Op
         dtypes=tuple(str(dtype).removeprefix("torch.") for dtype in dtypes),
         directions=("fwd", "bwd") if spec.differentiable else ("fwd",),
         source=source,
+        code=environment.code(spec.name, source),
         layouts=LAYOUTS,
     )
 
@@ -61,12 +73,15 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
                 suite = DEFAULT_SUITE
             narrow = None if filters.dtypes else suite
             parts.setdefault(suite, []).append(row(spec, source, narrow))
-    check_impls([r for rows in parts.values() for r in rows], filters.impls)
-    return tuple(
+    check_names([r for rows in parts.values() for r in rows], filters)
+    chosen = tuple(
         group
         for suite, rows in parts.items()
-        for group in expand(rows, replace(filters, suite=suite))
+        for group in product(rows, replace(filters, suite=suite))
     )
+    if not chosen:
+        raise PlanError(nothing_left(filters))
+    return chosen
 
 
 def judged(found: Mapping[str, Sequence[OpSpec]]) -> set[tuple[str, str]]:
@@ -78,14 +93,6 @@ def judged(found: Mapping[str, Sequence[OpSpec]]) -> set[tuple[str, str]]:
         for impl in spec.implementations
         if impl.role in ("ours", "eager")
     }
-
-
-def check_impls(rows: Sequence[OpRow], impls: Sequence[str]) -> None:
-    """Raise PlanError for an implementation that no row has."""
-    have = list(dict.fromkeys(impl for row in rows for impl in row.impls))
-    for impl in impls:
-        if impl not in have:
-            raise PlanError(f"impl: got {impl!r}, expected one of: {', '.join(have)}")
 
 
 def device_of(name: str | None) -> str:

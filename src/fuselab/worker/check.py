@@ -15,11 +15,11 @@ from fuselab.model import Accuracy, Status
 from fuselab.worker import baselines
 from fuselab.worker.baselines import COMPILE, Unsupported
 from fuselab.worker.problem import Problem
-from fuselab.worker.protocol import Emit, judge, synchronize
+from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
 from fuselab.worker.trial import Trial
 from fuseline.core import native
 from fuseline.core.spec import Budget, Cost
-from fuseline.testing import accuracy
+from fuseline.testing import accuracy, settings
 
 # A baseline that adds up more roughly than ours may is still timed, with its error beside it; one
 # that is plainly wrong is not.
@@ -41,7 +41,11 @@ def yardstick(problem: Problem, emit: Emit) -> Figures | None:
         return None
     finally:
         problem.overwritten()
-    return _errors(problem, results)
+    try:
+        problem.eager_dtypes = {name: result.dtype for name, result in results.items()}
+        return _errors(problem, results)
+    except Exception:
+        return None  # eager's own cell says why
 
 
 def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: Emit) -> Trial:
@@ -49,6 +53,7 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     trial = Trial(problem.group.cell(name), lambda count: [], cost)
     phase = _phase(problem, name)
     emit("start", name, phase)
+    before = settings.snapshot(problem.device)
     try:
         fn = baselines.make(problem.spec, name, problem.device.type)
         trial.fn, trial.make_calls = fn, lambda count: problem.calls(fn, count)
@@ -65,28 +70,57 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     if changed:
         trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)}")
         return trial
+    altered = settings.changes(before, settings.snapshot(problem.device))
+    if altered:
+        # Those who come after would be timed under them: they get a fresh process.
+        raise Fatal(name, Status.INVALID, f"changed the settings of the process: {altered}")
     emit("start", name, "check")
+    try:
+        _accept(problem, trial, results, eager)
+    except Exception as error:
+        trial.fail(Status.ERROR, judge(error, name, "check", problem.device))
+    return trial
+
+
+def _accept(
+    problem: Problem, trial: Trial, results: dict[str, Tensor], eager: Figures | None
+) -> None:
+    """Note the errors of the results; end the trial if they are of another kind or too large."""
+    reason = problem.misshapen(results)
+    if reason:
+        trial.fail(Status.INCORRECT, reason)
+        return
     figures = _errors(problem, results)
     trial.accuracy = _summary(figures, eager)
-    reason = over_budget(problem, name, results, figures, eager)
+    reason = over_budget(problem, trial.name, results, figures, eager)
     if reason:
         trial.fail(Status.INCORRECT, reason)
     trial.checked = results
-    return trial
 
 
 def recheck(problem: Problem, trial: Trial, output: Any, eager: Figures | None) -> None:
     """End the trial if its last timed call no longer gives a right answer."""
-    results = problem.named(output)
+    try:
+        results = problem.named(output)
+        reason = problem.misshapen(results) or _changed(problem, trial, results, eager)
+    except Exception as error:
+        reason = judge(error, trial.name, "the check of the last timed call", problem.device)
+    if reason:
+        trial.accuracy = None
+        trial.fail(Status.INCORRECT, f"right at first, wrong in the last timed call: {reason}")
+
+
+def _changed(
+    problem: Problem, trial: Trial, results: dict[str, Tensor], eager: Figures | None
+) -> str:
+    """Return why results that differ from those checked first are not right either, or ""."""
     same = results.keys() == trial.checked.keys() and all(
         torch.equal(result, trial.checked[name]) for name, result in results.items()
     )
     trial.proof["repeatable"] = same
     if same:
-        return
-    reason = over_budget(problem, trial.name, results, _errors(problem, results), eager)
-    if reason:
-        trial.fail(Status.INCORRECT, f"right at first, wrong in the last timed call: {reason}")
+        return ""
+    return over_budget(problem, trial.name, results, _errors(problem, results), eager)
 
 
 def over_budget(
@@ -101,7 +135,8 @@ def over_budget(
     if baselines.role(problem.spec, impl) not in ("ours", "eager"):
         budget = Budget(*(LENIENCY * limit for limit in astuple(budget)))
     for name, mine in figures.items():
-        dtype = results[name].dtype if name in results else problem.dtype
+        floating = name in results and results[name].is_floating_point()
+        dtype = results[name].dtype if floating else problem.dtype
         yard = None if eager is None else eager.get(name)
         why = accuracy.over_budget(budget, dtype, problem.direction, mine, yard)
         if why:

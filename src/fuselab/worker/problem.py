@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class Problem:
     device: torch.device
     sets: list[InputSet]
     pristine: dict[str, Tensor]
+    eager_dtypes: dict[str, torch.dtype] = field(default_factory=dict)
 
     @property
     def first(self) -> InputSet:
@@ -72,13 +74,43 @@ class Problem:
         while len(self.sets) < count:
             self.sets.append(self._make_set(len(self.sets)))
 
+    def misshapen(self, results: dict[str, Any]) -> str:
+        """Return which result is no tensor, or not of the kind it should be, or ""."""
+        names = (*results, *(name for name in self.expected if name not in results))
+        for name in names:
+            if name not in self.expected:
+                return f"{name} is one result more than the reference has"
+            result, wanted = results.get(name), self.expected[name]
+            if not isinstance(result, Tensor):
+                return f"{name} is a {type(result).__name__}, expected a Tensor"
+            shape, dtype = wanted
+            if dtype != result.dtype and result.dtype == self.eager_dtypes.get(name):
+                dtype = result.dtype
+            came = (tuple(result.shape), result.dtype, result.device.type, result.layout)
+            if came != (shape, dtype, self.device.type, torch.strided):
+                return (
+                    f"{name} has shape {came[0]}, {came[1]}, on {came[2]}, {came[3]}, "
+                    f"expected {shape}, {dtype}, on {self.device.type}"
+                )
+        return ""
+
+    @cached_property
+    def expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Shape and dtype of each output, or of each gradient."""
+        if self.direction == "fwd":
+            named = {f"out{i}": y for i, y in enumerate(self._outputs(self.first.inputs))}
+        else:
+            names = accuracy.gradient_names(self.spec, self.first.inputs)
+            named = {n: self.first.inputs[n] for n in names}
+        return {n: (tuple(t.shape), t.dtype) for n, t in named.items()}
+
     def overwritten(self) -> tuple[str, ...]:
         """Return the names of the tensors of the first set that changed, and put them right."""
         changed = []
         for name, tensor in self.first.tensors.items():
             if not _same_bits(tensor, self.pristine[name]):
                 changed.append(name)
-                tensor.copy_(self.pristine[name])
+                tensor.data = self.pristine[name].clone()
         return tuple(changed)
 
     def calls(self, fn: Callable[..., Any], count: int) -> list[Call]:
@@ -147,5 +179,7 @@ def _forward(fn: Callable[..., Any], inputs: Inputs) -> Call:
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
     word = _WORDS.get(a.element_size())
     return torch.equal(a, b) if word is None else torch.equal(a.view(word), b.view(word))

@@ -22,14 +22,18 @@ class Fatal(Exception):
 
 def describe(error: BaseException) -> str:
     """Return the error as one line: its type and the first line of its message."""
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:
+        lines = []  # an exception of a user may be broken too
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def judge(error: BaseException, impl: str, phase: str, device: torch.device) -> str:
     """Return the reason for an ordinary error; raise Fatal where the process must not go on."""
     reason = f"{describe(error)} (during {phase})"
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
+    if out_of_memory or "DefaultCPUAllocator: can't allocate memory" in reason:
         raise Fatal(impl, Status.OUT_OF_MEMORY, reason) from error
     if device.type == "cuda":
         try:

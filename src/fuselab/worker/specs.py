@@ -5,15 +5,19 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from fuselab.plan import CEILING
+from fuselab.worker.baselines import BASELINES
 from fuseline import table
 from fuseline.core.spec import OpSpec
 
 TABLE = ""
+RESERVED = (CEILING, *BASELINES)
 
 
 class SpecError(ValueError):
@@ -31,7 +35,33 @@ def load(source: str = TABLE) -> dict[str, OpSpec]:
             raise SpecError(f"{source}: two OpSpecs are named {spec.name!r}")
     if not specs:
         raise SpecError(f"{source}: no OpSpec at module level, nor a list of them")
+    for spec in specs.values():
+        _validate(source, spec)
     return specs
+
+
+def _validate(source: str, spec: OpSpec) -> None:
+    """Refuse names that the store could not tell apart, or that mean something else there."""
+    where = f"{source}: operator {spec.name!r}"
+    if spec.name == CEILING:
+        raise SpecError(f"{where}: this name is the lab's own, choose another")
+    impls = [impl.name for impl in spec.implementations]
+    cases = [case.name for case in spec.cases]
+    for kind, names in (("implementation", impls), ("case", cases)):
+        for name in names:
+            if not isinstance(name, str) or not name or "/" in name:
+                raise SpecError(f"{where}: {kind} {name!r}, expected a text without '/'")
+            if names.count(name) > 1:
+                raise SpecError(f"{where}: two {kind}s are named {name!r}")
+    for name in impls:
+        if name in RESERVED:
+            raise SpecError(
+                f"{where}: implementation {name!r}, a name that the lab gives its own: "
+                f"{', '.join(RESERVED)}"
+            )
+    for case in spec.cases:
+        if isinstance(case.suites, str):
+            raise SpecError(f"{where}: case {case.name!r}: suites is a text, expected a tuple")
 
 
 def _import(path: Path) -> ModuleType:
@@ -45,8 +75,9 @@ def _import(path: Path) -> ModuleType:
     sys.modules[name] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
-        found.loader.exec_module(module)
-    except Exception as error:
+        with redirect_stdout(sys.stderr):  # stdout is for our own words
+            found.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         raise SpecError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
     return module
 
