@@ -29,7 +29,9 @@ def run(
     """Write the report of a run and print where it is; 3 if the run holds nothing."""
     with Store.open_readonly(folder) as store:
         records = metrics.records(store.measurements())
-        view = build.build(records, store.environment(), store.span(), title=Path(folder).name)
+        view = build.build(
+            records, store.environment(), store.span(), title=Path(folder).resolve().name
+        )
     if not records:
         print(f"{folder}: the run holds no cell", file=sys.stderr)
         return exits.NO_DATA

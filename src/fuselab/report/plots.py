@@ -125,7 +125,10 @@ def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
         axes.plot(*_line(series), label=tables.plain(series.name), **style)
         axes.plot(*zip(*series.points, strict=True), "o", color=color, ms=2.8, alpha=0.5, mew=0)
     if chart.ceiling.points:
-        axes.plot(*_line(chart.ceiling), color=ink, lw=1, ls=(0, (4, 2)), label="copy ceiling")
+        sizes, speeds = _line(chart.ceiling)
+        mark = {"marker": "_", "ms": 14} if len(sizes) == 1 else {}
+        style = {"color": ink, "lw": 1, "ls": (0, (4, 2)), **mark}
+        axes.plot(sizes, speeds, label="copy ceiling", **style)
     if chart.peak:
         axes.axhline(chart.peak, color=ink, lw=0.8, ls=(0, (1, 2)))
         axes.annotate(
