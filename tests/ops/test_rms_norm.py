@@ -114,6 +114,7 @@ def test_exported_and_compiled_programs_need_the_binary_and_no_python(tmp_path: 
     torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "compiled.pt2"))
     code = f"""
 import sys, torch
+import torch._inductor.codecache  # torch 2.10's loader forgets to
 torch.ops.load_library({str(native.status().path)!r})
 x = torch.randn(9, 32)
 for run in (
