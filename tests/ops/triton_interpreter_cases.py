@@ -10,6 +10,7 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
+import fuseline
 from fuseline.ops.rms_norm.impl_triton import bwd, fwd
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -257,3 +258,18 @@ def test_many_rows_reach_dweight():
     """More rows than the persistent grid holds at once, and a last tile that is not full."""
     x, dy = random(5003, 16, torch.float32), random(5003, 16, torch.float32, 1)
     check(x, weight_of("same", 16, x.dtype), 1e-5, dy)
+
+
+def test_a_negated_view_keeps_its_sign():
+    x, weight = torch.randn(3, 5), torch.randn(5)
+    y = fuseline.rms_norm(torch._neg_view(x), torch._neg_view(weight), 1e-6, impl="triton")
+    torch.testing.assert_close(y, fuseline.rms_norm(x, weight, 1e-6, impl="eager"))
+
+
+def test_the_raw_backward_refuses_what_it_cannot_read():
+    x = torch.randn(4, 8)
+    rstd = torch.ones(4)
+    op = torch.ops.fuseline._rms_norm_bwd__triton
+    for dy, saved, name in ((x[:1], rstd, "dy"), (x.double(), rstd, "dy"), (x, rstd[:1], "rstd")):
+        with pytest.raises(ValueError, match=name):
+            op(dy, x, None, saved, True, False)
