@@ -82,3 +82,20 @@ def test_only_a_spec_that_promises_contiguous_results_demands_them():
     for promised in (False, True):
         spec = replace(model.spec(model.eager), contiguous=promised)
         assert ("layouts" in failed_checks(check(spec, ["tried"], level="quick"))) == promised
+
+
+def test_to_refuse_other_lengths_is_no_fault_and_to_refuse_values_is():
+    own = {case.args["shape"][-1] for case in model.CASES}
+
+    def one_length(x, weight, eps):
+        if x.shape[-1] not in own:
+            raise ValueError("no kernel for this length")
+        return model.eager(x, weight, eps)
+
+    def afraid_of_zeros(x, weight, eps):
+        if (x == 0).all(-1).any():
+            raise ValueError("a row of zeros")
+        return model.eager(x, weight, eps)
+
+    assert check(model.spec(one_length), ["tried"], level="quick").ok
+    assert "zeros" in failed_checks(check(model.spec(afraid_of_zeros), ["tried"], level="quick"))

@@ -1,6 +1,7 @@
 """Checks beyond the spec's own cases: other row lengths, crowds of rows, zeros, odd gradients.
 
-The reference judges where it has an answer and eager copes. To refuse such a call is no fault.
+The reference judges where it has an answer and eager copes. To refuse another row length is no
+fault; to refuse other values is.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def lengths(trial: Trial) -> Iterator[Finding]:
     own = rows.length(trial, few)
     for length in (1, 3, own - 1, own + 1, 8209, *((70001,) if trial.thorough else ())):
         other = rows.with_length(trial, few, length) if length > 0 else None
-        if other is not None:
+        if other is not None and takes(trial, other):
             yield trial.finding("lengths", worse_than_eager(trial, other), f"rows of {length}")
 
 
@@ -45,6 +46,8 @@ def crowd(trial: Trial) -> Iterator[Finding]:
         return
     drawn = torch.arange(CROWD, device=trial.device) % rows.count(trial, inputs)
     crowded = rows.with_lead(trial, inputs, drawn, (CROWD,))
+    if not takes(trial, inputs):
+        return
     yield trial.finding("crowd", worse_than_eager(trial, crowded), f"{CROWD} rows of {SHORT}")
     if gradient_names(trial.spec, crowded):
         dys = trial.dys(crowded)
@@ -91,11 +94,19 @@ def incoming(trial: Trial) -> Iterator[Finding]:
         yield trial.finding("incoming", reason, "dy is the input")
 
 
+def takes(trial: Trial, inputs: Inputs) -> bool:
+    """Whether the implementation accepts these inputs at all."""
+    try:
+        trial.call(inputs)
+    except Exception:
+        return False
+    return True
+
+
 def worse_than_eager(trial: Trial, inputs: Inputs, dys: Dys | None = None) -> str | None:
     """Why a result is wrong (the backward's alone, given dys), or None.
 
-    None as well where the reference has no finite answer, where eager is wrong itself, or where
-    the implementation refuses the inputs.
+    None as well where the reference has no finite answer, or where eager is wrong itself.
     """
     if not trial.is_defined(inputs):
         return None
@@ -104,12 +115,6 @@ def worse_than_eager(trial: Trial, inputs: Inputs, dys: Dys | None = None) -> st
         ask = partial(Trial.wrong_anywhere, inputs=inputs)
     else:
         ask = partial(Trial.wrong, inputs=inputs, direction="bwd", dys=dys)
-    try:
-        reason = ask(trial)
-    except Exception:
-        return None
-    return (
-        reason
-        if reason and not ask(replace(trial, impl=Implementation("eager", trial.eager)))
-        else None
-    )
+    reason = ask(trial)
+    eager = replace(trial, impl=Implementation("eager", trial.eager))
+    return reason if reason and not ask(eager) else None

@@ -12,7 +12,7 @@ from torch import Tensor
 from fuseline.core.spec import Direction, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names
-from fuseline.testing.edges import worse_than_eager
+from fuseline.testing.edges import takes, worse_than_eager
 from fuseline.testing.layouts import relayouts
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Trial, floating, is_defined, same_bits
@@ -164,7 +164,7 @@ def side_values(trial: Trial) -> Iterator[Finding]:
             if other == value:
                 continue
             changed = _where_it_matters(trial, inputs, name, other)
-            if changed is not None:
+            if changed is not None and (other or takes(trial, changed)):
                 reason = worse_than_eager(trial, changed)
                 said = f"with {name}={other:.3g}: {reason}" if reason else None
                 yield trial.finding("side-values", said, f"{name}={other:.3g}")
