@@ -294,14 +294,15 @@ def test_equal_elements_do_not_add_up_their_roundings(dtype: torch.dtype, n: int
     assert ((y - 1).abs() <= 4 * torch.finfo(dtype).eps).all()
 
 
-def test_extremes_of_eps_and_of_elements_beside_each_other() -> None:
-    x = torch.full((1, 3), 1e15)
-    torch.testing.assert_close(
-        fuseline.rms_norm(x, torch.full((3,), 1e38), 1e90), torch.full((1, 3), 1e8)
-    )
-    x = torch.tensor([[1e155, 1e-140]], dtype=torch.float64)
-    y = fuseline.rms_norm(x, torch.tensor([1.0, 1e100], dtype=torch.float64), 0.0)
-    expected = torch.tensor([[2.0**0.5, 2.0**0.5 * 1e-195]], dtype=torch.float64)
+@pytest.mark.parametrize("device", DEVICES)
+def test_extremes_of_eps_and_of_elements_beside_each_other(device: str) -> None:
+    x = torch.full((1, 3), 1e15, device=device)
+    weight = torch.full((3,), 1e38, device=device)
+    torch.testing.assert_close(fuseline.rms_norm(x, weight, 1e90), torch.full_like(x, 1e8))
+    like = {"dtype": torch.float64, "device": device}
+    x = torch.tensor([[1e155, 1e-140], [1e-310, 1e-310]], **like)
+    y = fuseline.rms_norm(x, torch.tensor([1.0, 1e100], **like), 0.0)
+    expected = torch.tensor([[2.0**0.5, 2.0**0.5 * 1e-195], [1.0, 1e100]], **like)
     torch.testing.assert_close(y, expected, rtol=1e-14, atol=0.0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -114,6 +116,38 @@ def test_more_elements_than_an_int32_counts(impl: str) -> None:
     torch.testing.assert_close(
         dweight.double() / rows, torch.ones_like(dweight, dtype=torch.double), rtol=0.03, atol=0.0
     )
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize(("rows", "n"), [(1, 1 << 20), (1, (1 << 20) - 1), (1 << 20, 61)])
+def test_like_terms_do_not_add_up_their_roundings(impl: str, rows: int, n: int) -> None:
+    """All roundings of a long sum are then of one sign; random rows would hide it."""
+    x = torch.full((rows, n), 0.7390851, device="cuda")
+    weight = torch.ones(n, device="cuda", requires_grad=True)
+    y = fuseline.rms_norm(x, weight, 0.0, impl=impl)
+    eps = torch.finfo(x.dtype).eps
+    assert ((y - 1).abs() <= 4 * eps).all()
+    (dweight,) = torch.autograd.grad(y, weight, x)
+    exact = x[0, 0].double() * rows
+    assert ((dweight.double() / exact - 1).abs() <= 16 * eps).all()
+
+
+ON_THE_SECOND = """
+import sys, torch, fuseline
+x = torch.randn(65, 1027, device="cuda:1", requires_grad=True)
+fuseline.rms_norm(x, None, 1e-6, impl=sys.argv[1]).sum().backward()
+torch.cuda.synchronize(1)
+assert not torch._C._cuda_hasPrimaryContext(0)
+"""
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+@pytest.mark.parametrize("impl", IMPLS)
+def test_the_second_device_alone_makes_no_context_on_the_first(impl: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", ON_THE_SECOND, impl], capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")

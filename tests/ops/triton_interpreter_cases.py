@@ -260,6 +260,22 @@ def test_many_rows_reach_dweight():
     check(x, weight_of("same", 16, x.dtype), 1e-5, dy)
 
 
+def test_like_terms_do_not_add_up_their_roundings():
+    """All roundings of a long sum are then of one sign; random rows would hide it."""
+    x = torch.full((1, 1 << 19), 0.7390851)
+    y, _ = fwd(x, None, 0.0, save_rstd=False)
+    assert ((y - 1).abs() <= 4 * torch.finfo(y.dtype).eps).all()
+    x, weight = x.view(-1, 1), torch.ones(1)
+    rstd = torch.ones(x.shape[0])
+    _, dweight = bwd(x, x, weight, rstd, need_dx=False, need_dweight=True)
+    torch.testing.assert_close(dweight, (x.double() ** 2).sum(0).float(), rtol=1e-6, atol=0.0)
+
+
+def test_the_small_elements_of_a_large_row_keep_their_bits():
+    x = torch.tensor([[1e155, 1e-140], [1e-200, 1e-220]], dtype=torch.float64)
+    check(x, torch.tensor([1.0, 1e100], dtype=torch.float64), 0.0, x, gradients=False)
+
+
 def test_a_negated_view_keeps_its_sign():
     x, weight = torch.randn(3, 5), torch.randn(5)
     y = fuseline.rms_norm(torch._neg_view(x), torch._neg_view(weight), 1e-6, impl="triton")

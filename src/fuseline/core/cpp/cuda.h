@@ -3,6 +3,9 @@
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
+#include <torch/csrc/stable/accelerator.h>
+
+#include <optional>
 
 #include "tensor.h"
 
@@ -41,22 +44,18 @@ inline cudaStream_t current_stream(int32_t device_index) {
   return static_cast<cudaStream_t>(stream);
 }
 
-// Makes `device` current for the scope; costs two driver look-ups when it is already current.
+// Makes `device` current for the scope; costs one look-up when it is already current. Torch's own
+// guard does the rest: cudaSetDevice on the way back would make a context on a GPU nobody uses.
 class DeviceScope {
  public:
-  explicit DeviceScope(int device) : device_(device) {
-    FUSELINE_CUDA_CHECK(cudaGetDevice(&previous_));
-    if (previous_ != device_) FUSELINE_CUDA_CHECK(cudaSetDevice(device_));
+  explicit DeviceScope(int device) {
+    int current = 0;
+    FUSELINE_CUDA_CHECK(cudaGetDevice(&current));
+    if (current != device) guard_.emplace(device);
   }
-  ~DeviceScope() {
-    if (previous_ != device_) cudaSetDevice(previous_);
-  }
-  DeviceScope(const DeviceScope&) = delete;
-  DeviceScope& operator=(const DeviceScope&) = delete;
 
  private:
-  int device_;
-  int previous_ = 0;
+  std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
 inline int sm_count(int device) {

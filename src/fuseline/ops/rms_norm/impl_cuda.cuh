@@ -14,6 +14,7 @@ constexpr int kWarp = 32;
 constexpr int kSmallBlock = 128;  // threads of a block that holds several rows
 constexpr int kMaxBlock = 1024;
 constexpr unsigned kFullMask = 0xffffffffu;
+constexpr int kPacksAtOnce = 4;  // loads in flight of a thread that walks along a long row
 
 template <typename T>
 struct StatOf {
@@ -141,12 +142,24 @@ __device__ __forceinline__ bool needs_second_look(double v) {
 // fp64 holds the square of every fp32; an fp64 row is scaled by a power of two instead.
 struct SecondLook {
   double scale = 1.0;
-  __device__ SecondLook(float, double) {}
-  __device__ SecondLook(double v, double) : scale(v < 1.0 ? 0x1p600 : 0x1p-600) {}
+  __device__ explicit SecondLook(float) {}
+  __device__ explicit SecondLook(double first_look)
+      : scale(first_look < 1.0 ? 0x1p600 : 0x1p-600) {}
   __device__ double square(double x) const { return (x * scale) * (x * scale); }
-  __device__ double rstd(double mean_square, double eps) const {
-    return scale / sqrt(mean_square + (eps * scale) * scale);
+};
+
+// What x is multiplied by, in one step where that step is a normal number: the scaled small
+// elements of a row may not be.
+struct ExactRstd {
+  double first, second;
+  __device__ ExactRstd(const SecondLook& look, double scaled_mean_square, double eps)
+      : first(look.scale),
+        second(1.0 / sqrt(scaled_mean_square + (eps * look.scale) * look.scale)) {
+    const double rstd = first * second;
+    if (rstd >= DBL_MIN && rstd <= DBL_MAX) first = rstd, second = 1.0;
   }
+  __device__ double rstd() const { return first * second; }
+  __device__ double times(double x) const { return x * first * second; }
 };
 
 }  // namespace fuseline::rms_norm

@@ -163,11 +163,11 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
                             row_threads);
 }
 
-// Owns one row of any length; reads x and dy twice; writes dx.
+// Owns one row of any length; reads x and dy twice; writes dx. Sums as fwd_long_kernel does.
 template <typename T, typename W, int VEC>
 __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W> a) {
   using S = Stat<T>;
-  __shared__ S scratch[kWarp];
+  __shared__ double scratch[kWarp];
   const int64_t row = blockIdx.x;
   const T* x = a.x + row * a.x_stride;
   const T* dy = a.dy + row * a.dy_stride;
@@ -175,15 +175,22 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W>
   const int64_t first = static_cast<int64_t>(threadIdx.x) * VEC;
   const int64_t step = static_cast<int64_t>(blockDim.x) * VEC;
 
-  S dot = 0;
-#pragma unroll 2
-  for (int64_t col = first; col < a.n; col += step) {
-    const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
-    const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+  double dot = 0;
+  for (int64_t start = first; start < a.n; start += kPacksAtOnce / 2 * step) {
+    S part = 0;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) dot += g.v[v] * (px.v[v] * rstd);
+    for (int i = 0; i < kPacksAtOnce / 2; ++i) {
+      const int64_t col = start + i * step;
+      if (col >= a.n) break;
+      const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
+      const Values<S, VEC> g =
+          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) part += g.v[v] * (px.v[v] * rstd);
+    }
+    dot += part;
   }
-  const S mean = row_sum<true>(dot, blockDim.x, scratch) / static_cast<S>(a.n);
+  const S mean = static_cast<S>(row_sum<true>(dot, blockDim.x, scratch) / static_cast<double>(a.n));
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
     const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);

@@ -54,11 +54,11 @@ __device__ double exact_square_sum(const T* x, int64_t first, int64_t n, int64_t
 
 template <typename T, typename W>
 __device__ void exact_normalise(const T* x, const W* weight, T* y, int64_t first, int64_t n,
-                                int64_t step, double rstd) {
+                                int64_t step, const ExactRstd& rstd) {
 #pragma unroll 1
   for (int64_t col = first; col < n; col += step) {
     const double w = weight ? static_cast<double>(to_stat(weight[col])) : 1.0;
-    y[col] = round_to<T, double>(static_cast<double>(to_stat(x[col])) * rstd * w);
+    y[col] = round_to<T, double>(rstd.times(to_stat(x[col])) * w);
   }
 }
 
@@ -96,12 +96,12 @@ __global__ void __launch_bounds__(ROW_IS_BLOCK ? kMaxBlock : kSmallBlock, 1)
 
   T* y = a.y + row * a.n;
   if (ROW_IS_BLOCK ? again : __any_sync(kFullMask, again)) {
-    const SecondLook look(mean_square, 0);
+    const SecondLook look(mean_square);
     const double sum2 = row_sum<ROW_IS_BLOCK>(exact_square_sum(x, lane, n, row_threads, look),
                                               row_threads, scratch2);
-    const double exact = look.rstd(sum2 / static_cast<double>(a.n), a.eps);
+    const ExactRstd exact(look, sum2 / static_cast<double>(a.n), a.eps);
     if (again) {
-      if (a.rstd && lane == 0) a.rstd[row] = static_cast<S>(exact);
+      if (a.rstd && lane == 0) a.rstd[row] = static_cast<S>(exact.rstd());
       exact_normalise(x, a.weight, y, lane, n, row_threads, exact);
       return;
     }
@@ -117,32 +117,37 @@ __global__ void __launch_bounds__(ROW_IS_BLOCK ? kMaxBlock : kSmallBlock, 1)
   }
 }
 
-// Owns one row of any length; reads it twice (the second time, with luck, from L2).
+// Owns one row of any length; reads it twice (the second time, with luck, from L2). Sums of
+// kPacksAtOnce packs are added in fp64: a long fp32 sum of like squares errs in one direction.
 template <typename T, typename W, int VEC>
 __global__ void __launch_bounds__(kMaxBlock, 1) fwd_long_kernel(FwdArgs<T, W> a) {
   using S = Stat<T>;
-  __shared__ S scratch[kWarp];
-  __shared__ double scratch2[kWarp];
+  __shared__ double scratch[2][kWarp];
   const int64_t row = blockIdx.x;
   const T* x = a.x + row * a.x_stride;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * VEC;
   const int64_t step = static_cast<int64_t>(blockDim.x) * VEC;
 
-  S sum = 0;
-#pragma unroll 4
-  for (int64_t col = first; col < a.n; col += step) {
-    sum += square_sum(load<T, VEC>(x + col));
+  double sum = 0;
+  for (int64_t start = first; start < a.n; start += kPacksAtOnce * step) {
+    S part = 0;
+#pragma unroll
+    for (int i = 0; i < kPacksAtOnce; ++i) {
+      const int64_t col = start + i * step;
+      if (col < a.n) part += square_sum(load<T, VEC>(x + col));
+    }
+    sum += part;
   }
-  sum = row_sum<true>(sum, blockDim.x, scratch);
-  const S mean_square = sum / static_cast<S>(a.n) + static_cast<S>(a.eps);
+  sum = row_sum<true>(sum, blockDim.x, scratch[0]);
+  const S mean_square = static_cast<S>(sum / static_cast<double>(a.n) + a.eps);
   const S rstd = S(1) / sqrt(mean_square);
   T* y = a.y + row * a.n;
   if (needs_second_look(mean_square)) {
-    const SecondLook look(mean_square, 0);
+    const SecondLook look(mean_square);
     const double sum2 = row_sum<true>(exact_square_sum(x, threadIdx.x, a.n, blockDim.x, look),
-                                      blockDim.x, scratch2);
-    const double exact = look.rstd(sum2 / static_cast<double>(a.n), a.eps);
-    if (a.rstd && threadIdx.x == 0) a.rstd[row] = static_cast<S>(exact);
+                                      blockDim.x, scratch[1]);
+    const ExactRstd exact(look, sum2 / static_cast<double>(a.n), a.eps);
+    if (a.rstd && threadIdx.x == 0) a.rstd[row] = static_cast<S>(exact.rstd());
     exact_normalise(x, a.weight, y, threadIdx.x, a.n, blockDim.x, exact);
     return;
   }

@@ -110,6 +110,10 @@ int64_t column_tiles(int64_t n) {
   return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
 }
 
+// Rows that a thread adds to its part of dweight in fp32; more of them go to another block, and the
+// parts are added in fp64. A longer sum of like terms errs in one direction.
+constexpr int64_t kRowsInTurn = 64;
+
 template <typename T, typename W, int VEC>
 int64_t parts_by_length(const BwdProblem& p, int sms) {
   const int64_t packs = ceil_div(p.n, VEC);
@@ -125,7 +129,8 @@ int64_t parts_by_length(const BwdProblem& p, int sms) {
       int per_sm = 1;
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, bwd_kernel<T, W, Shape>, threads, 0);
       blocks = ceil_div(p.rows, threads / row_threads);
-      most = static_cast<int64_t>(sms) * std::max(per_sm, 1);
+      const int64_t wave = static_cast<int64_t>(sms) * std::max(per_sm, 1);
+      most = wave * std::max<int64_t>(1, ceil_div(blocks, wave * kRowsInTurn));
     }
     return std::max<int64_t>(1, std::min(blocks, most));
   });

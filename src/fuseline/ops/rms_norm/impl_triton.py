@@ -22,6 +22,9 @@ Grid = tuple[int, ...]
 # Below _TINY32 the squares of fp32 lose bits to underflow, below _TINY64 those of fp64.
 _TINY32 = tl.constexpr(1e-30)
 _TINY64 = tl.constexpr(1e-280)
+# A long row is summed in fp32 over so many blocks, then in fp64: long sums of like terms err in
+# one direction.
+_BLOCKS = tl.constexpr(8)
 _UP = tl.constexpr(2.0**600)
 _DOWN = tl.constexpr(2.0**-600)
 
@@ -79,11 +82,14 @@ def _second_look(
         x = tl.load(x_rows + cols[None, :], mask, other=0.0).to(tl.float64) * scale[:, None]
         squares += x * x
     r = _inverse_sqrt(tl.sum(squares, 1) / n_cols + eps * scale * scale)
+    # Scaled up first, or down last: the small elements of a large row would lose bits scaled.
+    first = tl.where(scale > 1.0, scale, r)
+    second = tl.where(scale > 1.0, r, scale)
     for start in range(0, n_cols, BLOCK):
         cols = start + tl.arange(0, BLOCK)
         mask = again[:, None] & (cols < width)[None, :]
-        x = tl.load(x_rows + cols[None, :], mask, other=0.0).to(tl.float64) * scale[:, None]
-        y = x * r[:, None]
+        x = tl.load(x_rows + cols[None, :], mask, other=0.0).to(tl.float64)
+        y = x * first[:, None] * second[:, None]
         if w_ptr is not None:
             y *= tl.load(w_ptr + cols, cols < width, other=0.0).to(tl.float64)[None, :]
         y_ptrs = y_ptr + rows[:, None] * width + cols[None, :]
@@ -138,12 +144,15 @@ def _fwd_long_kernel(
     width = n_cols // VEC * VEC
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
-    squares = tl.zeros((BLOCK,), acc)
-    for start in range(0, n_cols, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        x = tl.load(x_row + cols, cols < width, other=0.0).to(acc)
-        squares += x * x
-    mean = _divide(tl.sum(squares, 0), tl.cast(n_cols, acc)) + eps.to(acc)
+    total = tl.zeros((BLOCK,), tl.float64)
+    for first in range(0, n_cols, BLOCK * _BLOCKS):
+        squares = tl.zeros((BLOCK,), acc)
+        for start in range(first, min(first + BLOCK * _BLOCKS, n_cols), BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            x = tl.load(x_row + cols, cols < width, other=0.0).to(acc)
+            squares += x * x
+        total += squares
+    mean = (tl.sum(total, 0) / n_cols + eps).to(acc)
     if _in_range(mean):
         rstd = _inverse_sqrt(mean)
         if rstd_ptr is not None:
@@ -218,16 +227,19 @@ def _dx_long_kernel(
     dy_row = dy_ptr + row * (dy_stride // VEC * VEC)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
     rstd = tl.load(rstd_ptr + row)
-    dots = tl.zeros((BLOCK,), acc)
-    for start in range(0, n_cols, BLOCK):
-        cols = start + tl.arange(0, BLOCK)
-        mask = cols < width
-        dy = tl.load(dy_row + cols, mask, other=0.0).to(acc)
-        xhat = tl.load(x_row + cols, mask, other=0.0).to(acc) * rstd
-        if w_ptr is not None:
-            dy *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
-        dots += dy * xhat
-    c = tl.sum(dots, 0) / n_cols
+    total = tl.zeros((BLOCK,), tl.float64)
+    for first in range(0, n_cols, BLOCK * _BLOCKS):
+        dots = tl.zeros((BLOCK,), acc)
+        for start in range(first, min(first + BLOCK * _BLOCKS, n_cols), BLOCK):
+            cols = start + tl.arange(0, BLOCK)
+            mask = cols < width
+            dy = tl.load(dy_row + cols, mask, other=0.0).to(acc)
+            xhat = tl.load(x_row + cols, mask, other=0.0).to(acc) * rstd
+            if w_ptr is not None:
+                dy *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+            dots += dy * xhat
+        total += dots
+    c = (tl.sum(total, 0) / n_cols).to(acc)
     blocks = (n_cols + BLOCK - 1) // BLOCK
     for i in range(blocks):
         cols = (blocks - 1 - i) * BLOCK + tl.arange(0, BLOCK)
@@ -270,13 +282,14 @@ def _finish_kernel(
 ):
     """Owns BLOCK columns: reads the partial rows in a fixed order, writes dweight."""
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    dw = tl.zeros((ROWS, BLOCK), partial_ptr.dtype.element_ty)
+    dw = tl.zeros((ROWS, BLOCK), tl.float64)
     for start in tl.range(0, n_partials, ROWS, num_stages=3):
         rows = start + tl.arange(0, ROWS)
         mask = (rows < n_partials)[:, None] & (cols < n_cols)[None, :]
         parts = partial_ptr + rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
         dw += tl.load(parts, mask, other=0.0)
-    tl.store(dweight_ptr + cols, tl.sum(dw, 0).to(dweight_ptr.dtype.element_ty), cols < n_cols)
+    total = tl.sum(dw, 0).to(partial_ptr.dtype.element_ty)
+    tl.store(dweight_ptr + cols, total.to(dweight_ptr.dtype.element_ty), cols < n_cols)
 
 
 class _Tile(NamedTuple):
@@ -311,6 +324,7 @@ _LONG = {"BLOCK": 4096, "num_warps": 8}
 _DWEIGHT_LONG = {"ROWS": 16, "BLOCK": 256, "num_warps": 8}
 _FINISH = {"ROWS": 128, "BLOCK": 32, "num_warps": 8}
 _DWEIGHT_LONG_PROGRAMS = 4  # on each SM
+_TILES_IN_TURN = 64  # that one program adds to its part of dweight in fp32
 
 
 def _whole_rows(n_cols: int, tiles: tuple[_Tile, ...]) -> _Tile | None:
@@ -348,10 +362,15 @@ def _statistics_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def _partials(x: torch.Tensor, rows: int, programs: float) -> int:
-    """Partial rows of dweight: as many as the device works on at once, or as there are tiles."""
-    most = max(1, int(_processors(x.device) * programs))
-    tiles: int = torch.sym_min(triton.cdiv(x.shape[0], rows), most)
-    return tiles
+    """Partial rows of dweight, at most as many as there are tiles.
+
+    As many as the device works on at once, times what keeps a program's fp32 sum short: the sums
+    are added in fp64.
+    """
+    wave = max(1, int(_processors(x.device) * programs))
+    tiles = triton.cdiv(x.shape[0], rows)
+    partials: int = torch.sym_min(tiles, wave * triton.cdiv(tiles, wave * _TILES_IN_TURN))
+    return partials
 
 
 def _launch(wrap: Wrap | None, kernel: Any, grid: Grid, *args: Any, **meta: int) -> None:
