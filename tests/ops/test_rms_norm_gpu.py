@@ -119,7 +119,9 @@ def test_more_elements_than_an_int32_counts(impl: str) -> None:
 
 
 @pytest.mark.parametrize("impl", IMPLS)
-@pytest.mark.parametrize(("rows", "n"), [(1, 1 << 20), (1, (1 << 20) - 1), (1 << 20, 61)])
+@pytest.mark.parametrize(
+    ("rows", "n"), [(1, 1 << 20), (1, (1 << 20) - 1), (3, 8209), (3, 32767), (1 << 20, 61)]
+)
 def test_like_terms_do_not_add_up_their_roundings(impl: str, rows: int, n: int) -> None:
     """All roundings of a long sum are then of one sign; random rows would hide it."""
     x = torch.full((rows, n), 0.7390851, device="cuda")

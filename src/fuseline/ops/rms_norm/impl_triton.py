@@ -25,6 +25,7 @@ _TINY64 = tl.constexpr(1e-280)
 # A long row is summed in fp32 over so many blocks, then in fp64: long sums of like terms err in
 # one direction.
 _BLOCKS = tl.constexpr(8)
+_TILES = tl.constexpr(64)  # and dweight's terms over so many tiles of rows, then over those sums
 _UP = tl.constexpr(2.0**600)
 _DOWN = tl.constexpr(2.0**-600)
 
@@ -113,7 +114,12 @@ def _fwd_kernel(
     mask = live[:, None] & (cols < width)[None, :]
     x_ptrs = x_ptr + rows[:, None] * (x_stride // VEC * VEC) + cols[None, :]
     x = tl.load(x_ptrs, mask, other=0.0).to(acc)
-    mean = _divide(tl.sum(x * x, 1), tl.cast(n_cols, acc)) + eps.to(acc)
+    # fp32 squares are added in fp64: the like terms of one thread would err in one direction.
+    sums: tl.constexpr = (
+        tl.float32 if x_ptr.dtype.element_ty.primitive_bitwidth < 32 else tl.float64
+    )
+    squares = tl.sum((x * x).to(sums), 1)
+    mean = (_divide(squares, tl.cast(n_cols, sums)) + eps.to(sums)).to(acc)
     good = live & _in_range(mean)
     rstd = _inverse_sqrt(mean)
     y = x * rstd[:, None]
@@ -190,6 +196,7 @@ def _bwd_kernel(
     if w_ptr is not None and dx_ptr is not None:
         w = tl.load(w_ptr + cols, cols < width, other=0.0).to(acc)
     dw = tl.zeros((ROWS, BLOCK), acc)
+    turn = tl.zeros((ROWS, BLOCK), acc)
     tiles = (n_rows + ROWS - 1) // ROWS
     for tile in tl.range(tl.program_id(0), tiles, tl.num_programs(0), num_stages=STAGES):
         rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -202,7 +209,10 @@ def _bwd_kernel(
         rstd = tl.load(rstd_ptr + rows, live, other=0.0)[:, None]
         xhat = x * rstd
         if partial_ptr is not None:
-            dw += dy * xhat
+            turn += dy * xhat
+            flush = tile // tl.num_programs(0) % _TILES == 0
+            dw += tl.where(flush, turn, 0.0)
+            turn = tl.where(flush, 0.0, turn)
         if dx_ptr is not None:
             if w_ptr is not None:
                 dy *= w[None, :]
@@ -212,7 +222,7 @@ def _bwd_kernel(
             tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask)
     if partial_ptr is not None:
         part = partial_ptr + tl.program_id(0).to(tl.int64) * width + cols
-        tl.store(part, tl.sum(dw, 0), cols < width)
+        tl.store(part, tl.sum(dw + turn, 0), cols < width)
 
 
 @triton.jit(do_not_specialize=_BWD_COUNTS[1:])
@@ -262,6 +272,7 @@ def _dweight_long_kernel(
     width = n_cols // VEC * VEC
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dw = tl.zeros((ROWS, BLOCK), acc)
+    turn = tl.zeros((ROWS, BLOCK), acc)
     tiles = (n_rows + ROWS - 1) // ROWS
     for tile in range(tl.program_id(1), tiles, tl.num_programs(1)):
         rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -271,9 +282,12 @@ def _dweight_long_kernel(
         x_ptrs = x_ptr + rows[:, None] * (x_stride // VEC * VEC) + cols[None, :]
         dy = tl.load(dy_ptrs, mask, other=0.0).to(acc)
         x = tl.load(x_ptrs, mask, other=0.0).to(acc)
-        dw += dy * (x * tl.load(rstd_ptr + rows, live, other=0.0)[:, None])
+        turn += dy * (x * tl.load(rstd_ptr + rows, live, other=0.0)[:, None])
+        if tile // tl.num_programs(1) % _TILES == 0:
+            dw += turn
+            turn = tl.zeros((ROWS, BLOCK), acc)
     part = partial_ptr + tl.program_id(1).to(tl.int64) * width + cols
-    tl.store(part, tl.sum(dw, 0), cols < width)
+    tl.store(part, tl.sum(dw + turn, 0), cols < width)
 
 
 @triton.jit(do_not_specialize=["n_partials", "n_cols"])
@@ -283,7 +297,7 @@ def _finish_kernel(
     """Owns BLOCK columns: reads the partial rows in a fixed order, writes dweight."""
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     dw = tl.zeros((ROWS, BLOCK), tl.float64)
-    for start in tl.range(0, n_partials, ROWS, num_stages=3):
+    for start in range(0, n_partials, ROWS):
         rows = start + tl.arange(0, ROWS)
         mask = (rows < n_partials)[:, None] & (cols < n_cols)[None, :]
         parts = partial_ptr + rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
@@ -322,9 +336,8 @@ _BWD_TILES = {
 }  # fmt: skip
 _LONG = {"BLOCK": 4096, "num_warps": 8}
 _DWEIGHT_LONG = {"ROWS": 16, "BLOCK": 256, "num_warps": 8}
-_FINISH = {"ROWS": 128, "BLOCK": 32, "num_warps": 8}
+_FINISH = {"ROWS": 256, "BLOCK": 16, "num_warps": 8}
 _DWEIGHT_LONG_PROGRAMS = 4  # on each SM
-_TILES_IN_TURN = 64  # that one program adds to its part of dweight in fp32
 
 
 def _whole_rows(n_cols: int, tiles: tuple[_Tile, ...]) -> _Tile | None:
@@ -362,15 +375,10 @@ def _statistics_dtype(x: torch.Tensor) -> torch.dtype:
 
 
 def _partials(x: torch.Tensor, rows: int, programs: float) -> int:
-    """Partial rows of dweight, at most as many as there are tiles.
-
-    As many as the device works on at once, times what keeps a program's fp32 sum short: the sums
-    are added in fp64.
-    """
-    wave = max(1, int(_processors(x.device) * programs))
-    tiles = triton.cdiv(x.shape[0], rows)
-    partials: int = torch.sym_min(tiles, wave * triton.cdiv(tiles, wave * _TILES_IN_TURN))
-    return partials
+    """Partial rows of dweight: as many as the device works on at once, or as there are tiles."""
+    most = max(1, int(_processors(x.device) * programs))
+    tiles: int = torch.sym_min(triton.cdiv(x.shape[0], rows), most)
+    return tiles
 
 
 def _launch(wrap: Wrap | None, kernel: Any, grid: Grid, *args: Any, **meta: int) -> None:
