@@ -9,7 +9,7 @@
 #         host    host time of a small call beside torch's own, paired
 #         week12  (8, 4096, 4096) bfloat16
 #         seed    the seed's 39 shapes x 4 dtypes x 2 directions (a quarter of an hour on an H200)
-#         second  checks and week12 on cuda:1
+#         second  tests, week12 and checks on cuda:1 (a machine of two GPUs)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wheels=$1 out=$2 runs=${RUNS:-/tmp/fuseline-runs}
@@ -42,8 +42,9 @@ for step in "$@"; do
       --markdown "$out/seed-rmsnorm.md" --picture "$out/bandwidth.svg" --dtype bf16
     ;;
   second)
-    python3 -m fuselab check rms_norm --device cuda:1 --level quick | tee "$out/second-check.txt"
+    python3 -m pytest -m gpu -k second tests/ops 2>&1 | tee "$out/second-tests.txt" | tail -n 3
     measure second-week12 --suite week12 --device cuda:1
+    python3 -m fuselab check rms_norm --device cuda:1 --level quick 2>&1 | tee "$out/second-check.txt"
     ;;
   *) echo "gpu_evidence: no step '$step'; there are: tests host week12 seed second" >&2; exit 2 ;;
   esac

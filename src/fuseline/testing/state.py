@@ -37,7 +37,13 @@ def global_state(trial: Trial) -> Iterator[Finding]:
 def threads(trial: Trial) -> Iterator[Finding]:
     """Right when several threads call at once, each with inputs of its own."""
     mine = [trial.inputs(f"thread {i}") for i in range(THREADS)]
-    with ThreadPoolExecutor(THREADS) as pool:
+
+    def start() -> None:
+        # A new thread has GPU 0 as its current one. What works from there is another question.
+        if trial.device.type == "cuda":
+            torch.cuda.set_device(trial.device)
+
+    with ThreadPoolExecutor(THREADS, initializer=start) as pool:
         reasons = list(pool.map(trial.wrong_anywhere, mine))
     yield trial.finding("threads", next(filter(None, reasons), None), f"{THREADS} threads")
 
