@@ -34,7 +34,8 @@ class Group:
     """The unit of work: one case, dtype, layout and direction in all its implementations.
 
     `source` says where the worker finds the OpSpec: "" for ours, else the path of a user's file;
-    `code` stands for the contents of what is measured, "" where that is of no interest.
+    `code` stands for the contents of what is measured, "" where that is of no interest;
+    `precision` names a level of `fuselab.precision`.
     """
 
     op: str
@@ -46,6 +47,7 @@ class Group:
     impls: tuple[str, ...]
     source: str = ""
     code: str = ""
+    precision: str = "standard"
 
     @property
     def key(self) -> str:
@@ -96,12 +98,13 @@ class Measurement:
     """What the worker found out about one cell.
 
     samples_us   run time of one call each, raw (kernel time on a GPU, wall time on a CPU)
+    hot_us       the same with the inputs in the cache, raw
     host_us      time the CPU spends per call without waiting for the device, median
     peak_bytes   peak memory of one call above the memory in use before it
     buffer_bytes inputs + outputs + tensors saved for backward
     ideal_bytes  least traffic: each input read once, each output written once
     proof        what shows that the named thing ran: kernels, graphs, breaks, recompiles, copies
-    code         that of the group
+    code, precision  those of the group
     environment  id of the environment it was measured in; the store knows it
     """
 
@@ -110,6 +113,7 @@ class Measurement:
     reason: str = ""
     timer: str = ""
     samples_us: tuple[float, ...] = ()
+    hot_us: tuple[float, ...] = ()
     host_us: float | None = None
     accuracy: Accuracy | None = None
     peak_bytes: int | None = None
@@ -118,6 +122,7 @@ class Measurement:
     flops: int | None = None
     proof: Mapping[str, Any] = field(default_factory=dict)
     code: str = ""
+    precision: str = "standard"
     environment: str = ""
 
     def __post_init__(self) -> None:

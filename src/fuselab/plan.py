@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fuselab.model import Group
+from fuselab.precision import STANDARD
 
 CEILING = "ceiling"
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -45,6 +46,7 @@ class Filters:
     directions: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ("contiguous",)
     device: str = "cpu"
+    precision: str = STANDARD
 
 
 def select(rows: Sequence[OpRow], names: Sequence[str]) -> tuple[OpRow, ...]:
@@ -84,6 +86,7 @@ def product(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
             *(row.name, case, dtype, direction, layout, filters.device, chosen),
             source=row.source,
             code=row.code,
+            precision=filters.precision,
         )
         for row in rows
         if (chosen := _kept(row.impls, filters.impls))
@@ -112,10 +115,11 @@ def nothing_left(filters: Filters) -> str:
     return f"nothing to run: no operator has {' and '.join(names) or 'a case'} together"
 
 
-def ceiling_group(device: str) -> Group:
+def ceiling_group(device: str, precision: str = STANDARD) -> Group:
     """Return the group that measures the fixed 4 GiB copy and add, the peak of the device."""
     _check_device(device)
-    return Group(CEILING, "4GiB", "float32", "fwd", "contiguous", device, ("copy", "add"))
+    names = (CEILING, "4GiB", "float32", "fwd", "contiguous", device)
+    return Group(*names, ("copy", "add"), precision=precision)
 
 
 def _wanted(argument: str, names: Sequence[str], existing: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fuselab import precision
 from fuselab.model import Accuracy, Cell, Group, Measurement, Status
 
 FILE_NAME = "run.sqlite"
@@ -146,24 +147,28 @@ class Store:
         return None if first is None else (first, last)
 
     def missing(self, group: Group) -> tuple[str, ...]:
-        """Return the implementations of the group that have no cell measured with its code."""
-        codes = self._codes(group)
-        return tuple(impl for impl, code in codes.items() if code != group.code)
+        """Return the implementations of the group that have no cell as the group wants it.
+
+        That is one measured with its code, at its precision or a better one.
+        """
+        found = self._bodies(group)
+        return tuple(impl for impl, body in found.items() if not body or not _serves(body, group))
 
     def outdated(self, group: Group) -> int:
         """Return how many cells of the group are stored, but were measured with other code."""
-        return sum(code not in (None, group.code) for code in self._codes(group).values())
+        bodies = self._bodies(group).values()
+        return sum(bool(body) and body.get("code", "") != group.code for body in bodies)
 
-    def _codes(self, group: Group) -> dict[str, str | None]:
-        """Return the code that each stored cell was measured with; None where there is none."""
-        codes: dict[str, str | None] = {}
+    def _bodies(self, group: Group) -> dict[str, dict[str, Any]]:
+        """Return what is stored of each cell; empty where there is none."""
+        bodies: dict[str, dict[str, Any]] = {}
         with _errors_name(self._file):
             for cell in group.cells:
                 found = self._connection.execute(
                     "SELECT body FROM cell WHERE key = ?", (cell.key,)
                 ).fetchone()
-                codes[cell.impl] = json.loads(found[0]).get("code", "") if found else None
-        return codes
+                bodies[cell.impl] = json.loads(found[0]) if found else {}
+        return bodies
 
     def done(self, group: Group) -> bool:
         """Say whether every cell of the group is stored."""
@@ -240,6 +245,11 @@ def _errors_name(file: Path) -> Iterator[None]:
         raise StoreError(f"{file}: cannot be read or written: {error}") from error
 
 
+def _serves(body: Mapping[str, Any], group: Group) -> bool:
+    same_code = bool(body.get("code", "") == group.code)
+    return same_code and precision.serves(body.get("precision", ""), group.precision)
+
+
 def _check_exists(file: Path) -> None:
     if not file.parent.is_dir():
         raise StoreError(f"{file.parent}: no such folder, expected the folder of a run")
@@ -274,6 +284,7 @@ def _measurement(row: tuple[Any, ...]) -> Measurement:
     fields = json.loads(body)
     if fields["accuracy"] is not None:
         fields["accuracy"] = Accuracy(**fields["accuracy"])
+    fields["hot_us"] = tuple(fields.get("hot_us", ()))
     return Measurement(
         cell=Cell(*names),
         status=Status(status),
