@@ -200,8 +200,9 @@ def _measure(group: Group, worker: Worker) -> tuple[Measurement, ...]:
         for impl in set(blamed) & set(left):
             cell = group.cell(impl)
             found[impl] = Measurement(cell, reply.death.status, reply.death.reason)
-    settled = {"code": group.code, "precision": group.precision}
-    return tuple(replace(found[impl], **settled) for impl in group.impls)
+    return tuple(
+        replace(found[impl], code=group.code, precision=group.precision) for impl in group.impls
+    )
 
 
 def _context() -> Any:
