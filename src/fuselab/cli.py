@@ -156,11 +156,38 @@ def report(run: str, **options: Any) -> int:
 @cli.command()
 @click.argument("run", metavar="RUN")
 @click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl")
-def export(run: str, form: str) -> int:
+@click.option("--samples", is_flag=True, help="With the raw samples, for compare; jsonl only.")
+def export(run: str, form: str, samples: bool) -> int:
     """Print one flat record a cell."""
     from fuselab.commands import export as verb
 
-    return verb.run(run, form)
+    return verb.run(run, form, samples=samples)
+
+
+@cli.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="[B]", required=False)
+@filters
+@click.option("--op", "ops", multiple=True, help="Operator by name; may be repeated.")
+@click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
+@click.option("--impl-a", metavar="NAME", help="Implementation of A; beside --impl-b.")
+@click.option("--impl-b", metavar="NAME", help="Implementation of B, or of A without B.")
+@as_json
+def compare(
+    a: str,
+    b: str | None,
+    ops: tuple[str, ...],
+    impls: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cases: tuple[str, ...],
+    directions: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Say where B is faster or slower than A: runs, or exports with samples; 1 if slower."""
+    from fuselab.commands import compare as verb
+
+    wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
+    return verb.run(a, b, wanted, **options)
 
 
 @cli.command()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuselab import stats
-from fuselab.model import Measurement
+from fuselab.model import Cell, Measurement, Status
 from fuselab.plan import CEILING
 
 Record = dict[str, Any]
@@ -34,6 +34,9 @@ _ROLES = {
 # The streams of a ceiling name the implementation of the 4 GiB recipe that has the same.
 _PEAK_OF_MIX = {"1R1W": "copy", "2R1W": "add"}
 _PROOF = ("copies", "graphs", "breaks", "recompiles")
+_CELL = ("op", "impl", "direction", "case", "dtype", "layout", "device")
+# What of the proof a comparison looks at.
+_COMPARED = ("sm_mhz", "method")
 
 _Times = Mapping[tuple[str, ...], "_Timed"]
 
@@ -84,6 +87,34 @@ def to_jsonl(rows: Sequence[Record]) -> str:
     )
 
 
+def raw(measurement: Measurement) -> Record:
+    """Return what a comparison needs beside the flat record: the samples and how they came about.
+
+    `from_jsonl` reads it back.
+    """
+    proof = {name: measurement.proof.get(name) for name in _COMPARED}
+    return {"samples_us": list(measurement.samples_us), **proof}
+
+
+def from_jsonl(text: str) -> list[Measurement]:
+    """Return the measurements of records with samples; ValueError names the line that has none."""
+    found = []
+    # Not splitlines: that ends a line at characters that JSON leaves inside a text.
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            found.append(_from_record(json.loads(line)))
+        except KeyError as error:
+            raise ValueError(
+                f"line {number}: got no {error}, expected what "
+                "`fuselab export --format jsonl --samples` prints"
+            ) from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"line {number}: {error}") from error
+    return found
+
+
 def to_csv(rows: Sequence[Record]) -> str:
     """Return a CSV table with a header line; text that a spreadsheet would run is quoted by '."""
     out = io.StringIO()
@@ -91,6 +122,26 @@ def to_csv(rows: Sequence[Record]) -> str:
     writer.writerow(COLUMNS)
     writer.writerows([_inert(row[name]) for name in COLUMNS] for row in rows)
     return out.getvalue()
+
+
+def _from_record(record: Record) -> Measurement:
+    samples, clocks = (_finite(name, record[name] or ()) for name in ("samples_us", "sm_mhz"))
+    return Measurement(
+        Cell(*(str(record[name]) for name in _CELL)),
+        Status(record["status"]),
+        reason=str(record["reason"]),
+        timer=str(record["timer"]),
+        samples_us=samples,
+        proof={"sm_mhz": clocks, "method": record["method"]},
+        environment=str(record["environment"]),
+    )
+
+
+def _finite(column: str, values: Iterable[Any]) -> tuple[float, ...]:
+    numbers = tuple(map(float, values))
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"{column}: got a value that is not finite, expected finite numbers")
+    return numbers
 
 
 def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Times) -> Record:

@@ -39,27 +39,24 @@ def median(samples: Samples) -> float:
 def interval(
     samples: Samples, level: float = 0.95, resamples: int = 5000, seed: int = 0
 ) -> tuple[float, float]:
-    """Return the percentile-bootstrap confidence interval of the median.
+    """Return the percentile-bootstrap confidence interval of the median."""
+    medians = _medians(_sorted(samples), resamples, np.random.default_rng(seed))
+    return _quantiles(medians, level)
 
-    A resample of n values is n uniform draws pushed through the sorted samples, and the middle
-    order statistics of n uniforms are Beta distributed; so the median of a resample is drawn
-    directly, at a cost that does not grow with n.
+
+def ratio_interval(
+    first: Samples, second: Samples, level: float = 0.95, resamples: int = 5000, seed: int = 0
+) -> tuple[float, float]:
+    """Return the percentile-bootstrap interval of the second median over the first.
+
+    The samples must be positive; the two sides are resampled independently.
     """
-    if not 0 < level < 1:
-        raise ValueError(f"level: got {level!r}, expected a number between 0 and 1")
-    ordered = _sorted(samples)
-    count = len(ordered)
-    middle = count // 2
+    below, above = _sorted(first), _sorted(second)
+    if below[0] <= 0 or above[0] <= 0:
+        raise ValueError(f"samples: got {min(below[0], above[0])}, expected positive numbers")
     rng = np.random.default_rng(seed)
-    if count % 2:
-        medians = _at(ordered, rng.beta(middle + 1, middle + 1, resamples))
-    else:
-        upper = rng.beta(middle + 1, middle, resamples)
-        lower = upper * rng.random(resamples) ** (1 / middle)
-        medians = (_at(ordered, lower) + _at(ordered, upper)) / 2
-    tail = (1 - level) / 2
-    low, high = np.quantile(medians, (tail, 1 - tail))
-    return float(low), float(high)
+    denominators = _medians(below, resamples, rng)
+    return _quantiles(_medians(above, resamples, rng) / denominators, level)
 
 
 def spread(samples: Samples) -> float:
@@ -82,6 +79,32 @@ def _sorted(samples: Samples) -> NDArray[np.float64]:
             "expected a flat, non-empty sequence of finite numbers"
         )
     return ordered
+
+
+def _medians(
+    ordered: NDArray[np.float64], resamples: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return the medians of bootstrap resamples.
+
+    A resample of n values is n uniform draws pushed through the sorted samples, and the middle
+    order statistics of n uniforms are Beta distributed; so the median of a resample is drawn
+    directly, at a cost that does not grow with n.
+    """
+    count = len(ordered)
+    middle = count // 2
+    if count % 2:
+        return _at(ordered, rng.beta(middle + 1, middle + 1, resamples))
+    upper = rng.beta(middle + 1, middle, resamples)
+    lower = upper * rng.random(resamples) ** (1 / middle)
+    return (_at(ordered, lower) + _at(ordered, upper)) / 2
+
+
+def _quantiles(values: NDArray[np.float64], level: float) -> tuple[float, float]:
+    if not 0 < level < 1:
+        raise ValueError(f"level: got {level!r}, expected a number between 0 and 1")
+    tail = (1 - level) / 2
+    low, high = np.quantile(values, (tail, 1 - tail))
+    return float(low), float(high)
 
 
 def _at(ordered: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,8 +9,10 @@ import math
 
 import pytest
 
-from fuselab.metrics import records, to_csv, to_jsonl
+from fuselab.cli import command
+from fuselab.metrics import from_jsonl, raw, records, to_csv, to_jsonl
 from fuselab.model import Accuracy, Group, Measurement, Status
+from fuselab.store import Store
 
 COLUMNS = [
     *("op", "impl", "role", "direction", "case", "dtype", "layout", "device", "status", "reason"),
@@ -22,20 +24,29 @@ COLUMNS = [
 ]
 
 
-def rows(reason: str = "no compiler", op: str = "norm"):
+def measured(reason: str = "no compiler", op: str = "norm"):
     group = Group(op, "4x61", "float32", "fwd", "contiguous", "cpu", ("eager", "fast"))
-    return records(
-        [
-            Measurement(
-                group.cell("eager"),
-                Status.OK,
-                timer="wall",
-                samples_us=(1 / 3, 1 / 3, 2 / 3),
-                accuracy=Accuracy(-1.5, math.nan, math.inf),
-            ),
-            Measurement(group.cell("fast"), Status.UNSUPPORTED, reason),
-        ]
-    )
+    return [
+        Measurement(
+            group.cell("eager"),
+            Status.OK,
+            timer="wall",
+            samples_us=(1 / 3, 1 / 3, 2 / 3),
+            accuracy=Accuracy(-1.5, math.nan, math.inf),
+            proof={"method": "m1", "sm_mhz": [1980, 1965], "graphs": 2},
+        ),
+        Measurement(group.cell("fast"), Status.UNSUPPORTED, reason),
+    ]
+
+
+def rows(reason: str = "no compiler", op: str = "norm"):
+    return records(measured(reason, op))
+
+
+def with_samples(reason: str = "no compiler"):
+    found = measured(reason)
+    pairs = zip(records(found), found, strict=True)
+    return to_jsonl([{**record, **raw(measurement)} for record, measurement in pairs])
 
 
 def read_csv(text: str) -> list[dict[str, str]]:
@@ -87,3 +98,39 @@ def test_a_spreadsheet_runs_nothing(start):
     cells = read_csv(to_csv(rows(payload, op=payload)))[1]
     assert cells["reason"] == cells["op"] == f"'{payload}"
     assert json.loads(to_jsonl(rows(payload)).splitlines()[1])["reason"] == payload
+
+
+def test_what_a_comparison_needs_survives_the_lines():
+    reason = "line\u2028end\x85 — d"
+    ok, absent = from_jsonl(with_samples(reason))
+    assert ok.samples_us == (1 / 3, 1 / 3, 2 / 3)
+    assert (ok.cell, ok.timer) == (measured()[0].cell, "wall")
+    assert ok.proof == {"method": "m1", "sm_mhz": (1980, 1965)}
+    assert (absent.status, absent.reason, absent.samples_us) == (Status.UNSUPPORTED, reason, ())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: to_jsonl(rows()), r"line 1: got no 'samples_us', expected .*--samples"),
+        (lambda text: text.replace('"ok"', '"good"'), "line 1: 'good' is not a valid Status"),
+        (lambda text: text.replace("[0.3333333333333333,", "[1e999,"), "line 1: samples_us: got"),
+        (lambda text: text.replace("[0.3333333333333333,", "[null,"), "line 1: float"),
+        (lambda text: text.replace("[1980,", '["fast",'), "line 1: could not convert"),
+        (lambda text: text[:-9], "line 2: "),
+        (lambda text: text + "[1]\n", "line 3: "),
+    ],
+)
+def test_a_line_that_is_no_record_is_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        from_jsonl(change(with_samples()))
+
+
+def test_samples_come_with_json_lines_only(tmp_path, capsys):
+    group = Group("norm", "4x61", "float32", "fwd", "contiguous", "cpu", ("eager", "fast"))
+    with Store.open(tmp_path) as store:
+        store.write(group, measured())
+    assert command(["export", str(tmp_path), "--samples"]) == 0
+    assert capsys.readouterr().out == with_samples()
+    assert command(["export", str(tmp_path), "--samples", "--format", "csv"]) == 2
+    assert "--samples: got --format csv, expected --format jsonl" in capsys.readouterr().err

@@ -6,14 +6,24 @@ import sys
 
 from fuselab import metrics
 from fuselab.commands import exits
+from fuselab.plan import PlanError
 from fuselab.store import Store
 
 FORMATS = {"jsonl": metrics.to_jsonl, "csv": metrics.to_csv}
 
 
-def run(folder: str, form: str) -> int:
-    """Print the records of a run; 3 if it holds none."""
+def run(folder: str, form: str, *, samples: bool = False) -> int:
+    """Print the records of a run; 3 if it holds none.
+
+    `samples` adds the raw samples, for `fuselab compare`.
+    """
+    if samples and form != "jsonl":
+        raise PlanError(f"--samples: got --format {form}, expected --format jsonl")
     with Store.open_readonly(folder) as store:
-        records = metrics.records(store.measurements())
+        measured = list(store.measurements())
+    records = metrics.records(measured)
+    if samples:
+        pairs = zip(records, measured, strict=True)
+        records = [{**record, **metrics.raw(measurement)} for record, measurement in pairs]
     sys.stdout.write(FORMATS[form](records))
     return exits.OK if records else exits.NO_DATA

@@ -1,0 +1,265 @@
+"""fuselab compare: is B faster or slower than A, cell by cell and on the whole?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fuselab import metrics
+from fuselab.commands import exits
+from fuselab.comparison import (
+    COMPLETE,
+    Comparison,
+    Pair,
+    Summary,
+    Verdict,
+    compare,
+    differences,
+    pair,
+    summary,
+)
+from fuselab.model import Measurement
+from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
+from fuselab.report.tables import UNKNOWN, Notes, plain
+from fuselab.store import FILE_NAME, Store, StoreError
+
+Wanted = Mapping[str, Sequence[str]]
+WIDEST = 10_000
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison; a file does not hold its environments, which is None."""
+
+    name: str
+    measured: tuple[Measurement, ...]
+    environments: tuple[Mapping[str, Any], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is printed: the cells, their summary, and the ceilings', which tells of the machine."""
+
+    cells: Sequence[Comparison]
+    summary: Summary
+    ceilings: Summary
+    unsupported: int
+    environment: Sequence[tuple[str, str, str]]
+
+    @property
+    def exit_code(self) -> int:
+        if self.summary.counts[Verdict.SLOWER]:
+            return exits.FAILED
+        return exits.OK if self.summary.complete else exits.NO_DATA
+
+
+def run(
+    a: str,
+    b: str | None,
+    wanted: Wanted,
+    *,
+    impl_a: str | None = None,
+    impl_b: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Compare B with A; 1 if a cell is slower, 3 if too few could be decided."""
+    _check_usage(b, wanted, impl_a, impl_b)
+    sides = [_read(a)]
+    sides.append(_read(b) if b is not None else sides[0])
+    wanted = {**wanted, "dtype": [DTYPE_ALIASES.get(name, name) for name in wanted["dtype"]]}
+    _check_names(wanted, [m for side in sides for m in side.measured])
+    chosen = [_chosen(side, wanted) for side in sides]
+    if impl_a is not None and impl_b is not None:
+        chosen = [_of(side, impl) for side, impl in zip(chosen, (impl_a, impl_b), strict=True)]
+    elif CEILING not in (*wanted["op"], *wanted["impl"]):
+        chosen = [_without_ceilings(side) for side in chosen]
+    found = _compared(sides, chosen, together=b is None, across=impl_a is not None)
+    if as_json:
+        names = zip("ab", sides, (impl_a, impl_b), strict=True)
+        asked = {key: {"name": side.name, "impl": impl} for key, side, impl in names}
+        print(json.dumps({**asked, **_as_dict(found)}))
+    else:
+        _print(found)
+    return found.exit_code
+
+
+def _check_usage(b: str | None, wanted: Wanted, impl_a: str | None, impl_b: str | None) -> None:
+    if (impl_a is None) != (impl_b is None):
+        given, absent = ("a", "b") if impl_b is None else ("b", "a")
+        raise PlanError(f"--impl-{absent}: got nothing, expected a name beside --impl-{given}")
+    if impl_a is not None and wanted["impl"]:
+        raise PlanError(f"--impl: got {wanted['impl'][0]!r}, expected none beside --impl-a")
+    if b is None and impl_a is None:
+        raise PlanError("B: got nothing, expected a second run, or --impl-a and --impl-b")
+
+
+def _read(name: str) -> Side:
+    """Return what a run's folder, its file or an export with samples holds."""
+    path = Path(name)
+    if path.is_dir() or path.name == FILE_NAME:
+        with Store.open_readonly(path if path.is_dir() else path.parent) as store:
+            return Side(name, tuple(store.measurements()), tuple(store.environment()))
+    if not path.is_file():
+        raise StoreError(f"{name}: not there, expected a run's folder, its {FILE_NAME} or a .jsonl")
+    try:
+        measured = metrics.from_jsonl(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise StoreError(f"{name}: {error}") from error
+    seen: set[str] = set()
+    for m in measured:
+        if m.cell.key in seen:
+            raise StoreError(f"{name}: got {m.cell.key} twice, expected the export of one run")
+        seen.add(m.cell.key)
+    return Side(name, tuple(measured))
+
+
+def _check_names(wanted: Wanted, measured: Sequence[Measurement]) -> None:
+    for column, names in wanted.items():
+        have = list(dict.fromkeys(getattr(m.cell, column) for m in measured))
+        for name in names:
+            if name not in have:
+                listed = ", ".join(have) or "none"
+                raise PlanError(f"{column}: got {name!r}, expected one of: {listed}")
+
+
+def _chosen(side: Side, wanted: Wanted) -> Side:
+    kept = (
+        m
+        for m in side.measured
+        if all(not names or getattr(m.cell, column) in names for column, names in wanted.items())
+    )
+    return replace(side, measured=tuple(kept))
+
+
+def _of(side: Side, impl: str) -> Side:
+    _check_names({"impl": [impl]}, side.measured)
+    return replace(side, measured=tuple(m for m in side.measured if m.cell.impl == impl))
+
+
+def _is_ceiling(measurement: Measurement) -> bool:
+    return CEILING in (measurement.cell.op, measurement.cell.impl)
+
+
+def _without_ceilings(side: Side) -> Side:
+    return replace(side, measured=tuple(m for m in side.measured if not _is_ceiling(m)))
+
+
+def _compared(
+    sides: Sequence[Side], chosen: Sequence[Side], *, together: bool, across: bool
+) -> Result:
+    a, b = chosen
+    pairs = pair(a.measured, b.measured, across=across)
+    asked = [both for both in pairs if not both.unsupported]
+    cells = compare(asked, together=together)
+    return Result(
+        cells,
+        summary(cells),
+        summary(compare(_ceilings(sides))),
+        len(pairs) - len(asked),
+        () if together else _environment(a, b),
+    )
+
+
+def _ceilings(sides: Sequence[Side]) -> list[Pair]:
+    if sides[0] is sides[1]:
+        return []
+    a, b = ([m for m in side.measured if _is_ceiling(m)] for side in sides)
+    return pair(a, b)
+
+
+def _environment(a: Side, b: Side) -> list[tuple[str, str, str]]:
+    """Return how the environments of the compared cells differ; of a file only the id is known."""
+    ids = [{m.environment for m in side.measured} for side in (a, b)]
+    if ids[0] == ids[1]:
+        return []
+    if a.environments is None or b.environments is None:
+        left, right = (" or ".join(sorted(filter(None, those))) or "none" for those in ids)
+        return [("id", left, right)]
+    facts = [
+        [env for env in side.environments or () if env["id"] in those]
+        for side, those in zip((a, b), ids, strict=True)
+    ]
+    return differences(*facts)
+
+
+def _as_dict(found: Result) -> dict[str, Any]:
+    return {
+        "cells": [
+            {name: metrics.finite(value) for name, value in asdict(cell).items()}
+            for cell in found.cells
+        ],
+        "summary": {**asdict(found.summary), "complete": found.summary.complete},
+        "ceilings": asdict(found.ceilings),
+        "unsupported": found.unsupported,
+        "environment": [{"name": name, "a": a, "b": b} for name, a, b in found.environment],
+    }
+
+
+def _print(found: Result) -> None:
+    order = list(Verdict)
+    apart = [cell for cell in found.cells if cell.verdict is not Verdict.SAME]
+    apart.sort(key=lambda cell: (order.index(cell.verdict), -abs((cell.ratio or 1) - 1)))
+    if apart:
+        _print_table(apart)
+    for name, a, b in found.environment:
+        print(plain(f"environment: {name} is {a} in A, {b} in B"))
+    print("\n".join(_lines(found)))
+
+
+def _print_table(cells: Sequence[Comparison]) -> None:
+    table, notes = Table(box=box.ASCII, header_style=""), Notes()
+    for name in ("op", "impl", "direction", "case", "dtype", "layout", "device"):
+        table.add_column(name, no_wrap=True)
+    for name in ("A (us)", "B (us)", "B / A", "95 % interval", "p"):
+        table.add_column(name, no_wrap=True, justify="right")
+    table.add_column("verdict", no_wrap=True)
+    for cell in cells:
+        table.add_row(*(Text(plain(text)) for text in _row(cell, notes)))
+    # A table that is cut to a narrow window, or to the 80 columns of a pipe, cannot be read.
+    console = Console(width=WIDEST)
+    console.width = console.measure(table).maximum
+    # Printed by us: at a closed pipe rich would end the process with 1, which here means slower.
+    with console.capture() as drawn:
+        console.print(table)
+    print(drawn.get(), end="")
+    for index, note in enumerate(notes.texts, 1):
+        print(f"[{index}] {plain(note)}")
+
+
+def _row(cell: Comparison, notes: Notes) -> tuple[str, ...]:
+    impl = cell.impl_a if cell.impl_a == cell.impl_b else f"{cell.impl_a} -> {cell.impl_b}"
+    known = cell.ratio is not None
+    return (
+        *(cell.op, impl, cell.direction, cell.case, cell.dtype, cell.layout, cell.device),
+        *(UNKNOWN if us is None else f"{us:.3f}" for us in (cell.a_us, cell.b_us)),
+        f"{cell.ratio:.3f}" if known else UNKNOWN,
+        f"{cell.low:.3f} to {cell.high:.3f}" if known else UNKNOWN,
+        f"{cell.p:.2g}" if known else UNKNOWN,
+        str(cell.verdict) + (f" [{notes.number(cell.reason)}]" if cell.reason else ""),
+    )
+
+
+def _lines(found: Result) -> list[str]:
+    total = found.summary
+    lines = [", ".join(f"{n} {verdict}" for verdict, n in total.counts.items())]
+    if found.unsupported:
+        lines[0] += f"; {found.unsupported} unsupported on both sides left out"
+    lines.append(f"B / A: {_mean(total)}")
+    if found.ceilings.total:
+        lines.append(f"the ceilings, which tell of the machine: {_mean(found.ceilings)}")
+    if not total.complete:
+        lines.append(f"too few: a gate needs a verdict on {COMPLETE:.0%} of the cells")
+    return lines
+
+
+def _mean(of: Summary) -> str:
+    ratio = UNKNOWN if of.ratio is None else f"{of.ratio:.3f}"
+    return f"{ratio} (geometric mean of {of.n}/{of.total} cells)"
