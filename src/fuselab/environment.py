@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 
+from fuselab import variables
 from fuseline.core import native
 
-VARIABLES = ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
-PREFIXES = ("TORCHINDUCTOR_", "TRITON_")
 PACKAGE = Path(__file__).parent
 
 
@@ -95,11 +94,6 @@ def _cpu_model() -> str | None:
 
 
 def _software() -> dict[str, Any]:
-    variables = {
-        name: value
-        for name, value in sorted(os.environ.items())
-        if name in VARIABLES or name.startswith(PREFIXES)
-    }
     commit, dirty = _git()
     return {
         "python": platform.python_version(),
@@ -110,7 +104,7 @@ def _software() -> dict[str, Any]:
         "binary_sha256": _binary_hash(),
         "commit": commit,
         "dirty": dirty,
-        "variables": {name: _without_home(value) for name, value in variables.items()},
+        "variables": {name: _without_home(value) for name, value in variables.current().items()},
     }
 
 

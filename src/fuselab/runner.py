@@ -7,15 +7,19 @@ implementation it had named last; the rest of the group runs again in a fresh wo
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
+import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from fuselab import caches, variables
 from fuselab.model import Group, Measurement, Status
 
 Entry = Callable[[Connection, Connection, str, str], None]
@@ -23,6 +27,11 @@ Entry = Callable[[Connection, Connection, str, str], None]
 START_S = 300.0
 COMPILE_FACTOR = 5.0
 GRACE_S = 2.0
+# A dump of all stacks takes milliseconds, unless the process is stuck in the kernel.
+DUMP_S = 0.5
+# Bounds what leaks and fragments of memory pile up; a fresh worker costs seconds in an hour.
+GROUPS = 200
+_INNERMOST = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in (.+)', re.MULTILINE)
 
 
 class WorkerError(RuntimeError):
@@ -66,10 +75,20 @@ class Worker:
     entry    the function that the process runs
     timeout  seconds that one announced step may take; compiling may take five times as long
     log      file that takes what the process prints, "" for none
+    folders  variables that name the compilers' caches (`caches.fresh`), None for the lab's own
     """
 
-    def __init__(self, entry: Entry, device: str, timeout: float = 120.0, log: str = "") -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        device: str,
+        timeout: float = 120.0,
+        log: str = "",
+        folders: Mapping[str, str] | None = None,
+    ) -> None:
         self._entry, self._device, self._timeout, self._log = entry, device, timeout, log
+        self._folders = folders
+        self._served = 0
         self._process: Any = None
         self._pipe: Connection | None = None
         self._busy = False
@@ -96,6 +115,9 @@ class Worker:
         if reply.death is not None:
             self.close()
         self._busy = False
+        self._served += 1
+        if self._served >= GROUPS:
+            self.close()
         return reply
 
     def close(self) -> None:
@@ -112,13 +134,23 @@ class Worker:
             self._pipe = None
 
     def _start(self) -> Connection:
+        try:
+            folders = caches.variables() if self._folders is None else self._folders
+        except caches.CacheError as error:
+            raise WorkerError(f"no worker for {self._device}: {error}") from error
         context = _context()
         self._pipe, theirs = context.Pipe()
         watched, self._alive = context.Pipe(duplex=False)
         process = context.Process(
-            target=self._entry, args=(theirs, watched, self._device, self._log), daemon=False
+            target=_enter,
+            args=(
+                *(variables.current() | dict(folders), self._entry.__module__),
+                *(self._entry.__qualname__, theirs, watched, self._device, self._log),
+            ),
+            daemon=False,
         )
         process.start()
+        self._served = 0
         self._process = process  # close() may come at any moment, and joins only what runs
         theirs.close()
         watched.close()
@@ -171,10 +203,28 @@ class Worker:
     def _obituary(self, impl: str, phase: str) -> Death:
         """Return how the process ended; one that still lives is past its deadline and killed."""
         if self._process.is_alive():
+            where = self._stacks()
             _kill_group(self._process)
             limit = f"{self._patience(phase):g} s"
-            return Death(impl, Status.TIMEOUT, f"no answer within {limit} during {phase}")
+            return Death(impl, Status.TIMEOUT, f"no answer within {limit} during {phase}{where}")
         return Death(impl, Status.CRASHED, f"{_ending(self._process.exitcode)} during {phase}")
+
+    def _stacks(self) -> str:
+        """Have the process write all its stacks to the log; return the main thread's place."""
+        if not self._log:
+            return ""
+        log = Path(self._log)
+        with contextlib.suppress(OSError):
+            before = log.stat().st_size
+            os.kill(self._process.pid, signal.SIGUSR1)
+            self._process.join(DUMP_S)
+            with log.open("rb") as file:
+                file.seek(before)
+                found = _INNERMOST.search(file.read().decode(errors="replace"))
+            if found:
+                file_name, line, function = found.groups()
+                return f", in {function} ({Path(file_name).name}:{line}); stacks in {log.name}"
+        return ""
 
 
 def run(groups: Sequence[Group], worker: Worker) -> Iterator[Step]:
@@ -203,6 +253,15 @@ def _measure(group: Group, worker: Worker) -> tuple[Measurement, ...]:
     return tuple(
         replace(found[impl], code=group.code, precision=group.precision) for impl in group.impls
     )
+
+
+def _enter(wanted: Mapping[str, str], module: str, name: str, *arguments: Any) -> None:
+    """Run the entry in the new process, with its environment in place before it is imported.
+
+    Importing torch's compiler reads its settings from the environment and makes its cache folder.
+    """
+    variables.impose(wanted)
+    getattr(importlib.import_module(module), name)(*arguments)
 
 
 def _context() -> Any:

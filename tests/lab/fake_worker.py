@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
+import sys
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,13 +14,19 @@ from pathlib import Path
 from fuselab.model import Group, Measurement, Status
 
 BAD = "bad"
+# What a module sees that is imported in the worker, as torch's compiler is.
+AT_IMPORT = dict(os.environ)
+EARLY = [name for name in ("torch._inductor", "torch._dynamo", "triton") if name in sys.modules]
 
 
 def main(pipe: Connection, alive: Connection, device: str, log: str) -> None:
     os.setsid()
     if device == "cuda:7":
         os._exit(9)
-    pipe.send(("ready", {"pid": os.getpid()}))
+    if log:
+        os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), 2)
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+    pipe.send(("ready", {"pid": os.getpid(), "variables": AT_IMPORT, "early": EARLY}))
     while True:
         try:
             _kind, group, skip = pipe.recv()
@@ -56,7 +64,7 @@ def _misbehave(pipe: Connection, case: str, log: str) -> None:
         pipe.send(("fatal", BAD, Status.OUT_OF_MEMORY, "too large"))
         os._exit(0)
     elif case == "child_hangs":
-        Path(log).write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+        Path(log + ".pid").write_text(str(subprocess.Popen(["sleep", "600"]).pid))
         time.sleep(600)
 
 

@@ -28,6 +28,7 @@ def main(pipe: Connection, alive: Connection, device: str, log: str) -> None:
     os.setsid()
     _die_with(alive)
     _write_to(log)
+    _set_threads()
     if device.startswith("cuda"):
         torch.cuda.set_device(torch.device(device))
 
@@ -70,6 +71,13 @@ def _checker_options(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"dtypes": [getattr(torch, name) for name in dtypes] if dtypes else None}
 
 
+def _set_threads() -> None:
+    """Follow an OMP_NUM_THREADS that was set after the fork server had loaded OpenMP."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted) not in (0, torch.get_num_threads()):
+        torch.set_num_threads(int(wanted))
+
+
 def _die_with(alive: Connection) -> None:
     """Have the kernel kill this process group when the other end of `alive` closes.
 
@@ -93,3 +101,5 @@ def _write_to(log: str) -> None:
         os.dup2(target, 2)
     os.close(target)
     faulthandler.enable()
+    # In C, at once: the runner asks for it when an implementation hangs, with the GIL perhaps.
+    faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)

@@ -11,6 +11,8 @@ from fuselab.model import Status
 
 Emit = Callable[..., None]
 
+PROBED = 1000
+
 
 class Fatal(Exception):
     """The worker cannot go on: `impl` ("" if none) gets this status, the rest runs afresh."""
@@ -30,17 +32,41 @@ def describe(error: BaseException) -> str:
 
 
 def judge(error: BaseException, impl: str, phase: str, device: torch.device) -> str:
-    """Return the reason for an ordinary error; raise Fatal where the process must not go on."""
+    """Return the reason for an ordinary error; raise Fatal where the process must not go on.
+
+    It must not after a first error for want of memory (what is left of it would be timed with
+    the others), after any error of CUDA's, or when the device no longer computes what it should.
+    """
     reason = f"{describe(error)} (during {phase})"
     out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     if out_of_memory or "DefaultCPUAllocator: can't allocate memory" in reason:
         raise Fatal(impl, Status.OUT_OF_MEMORY, reason) from error
-    if device.type == "cuda":
-        try:
-            torch.cuda.synchronize(device)
-        except RuntimeError as lost:
-            raise Fatal(impl, Status.CRASHED, f"{reason}; the CUDA context is lost") from lost
+    sick = probe(device)
+    if sick:
+        raise Fatal(impl, Status.CRASHED, f"{reason}; after it {sick}") from error
+    if _is_of_cuda(error):
+        raise Fatal(impl, Status.ERROR, reason) from error
     return reason
+
+
+def probe(device: torch.device) -> str:
+    """Return why a small sum on the device fails or is wrong, or ""."""
+    try:
+        synchronize(device)
+        with torch.no_grad():
+            found = torch.arange(PROBED, dtype=torch.int64, device=device).square().sum().item()
+    except Exception as error:
+        return f"{device.type} is lost: {describe(error)}"
+    expected = sum(i * i for i in range(PROBED))
+    return "" if found == expected else f"{device.type} adds up to {found}, expected {expected}"
+
+
+def _is_of_cuda(error: BaseException) -> bool:
+    """Say whether CUDA or one of its libraries raised it; torch has no type for the latter."""
+    if isinstance(error, torch.AcceleratorError):
+        return True
+    words = ("CUDA error", "CUDA driver error", "cuDNN error", "cuBLAS error")
+    return isinstance(error, RuntimeError) and any(word in describe(error) for word in words)
 
 
 def synchronize(device: torch.device) -> None:

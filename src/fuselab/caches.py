@@ -1,0 +1,85 @@
+"""Private folders for what Inductor and Triton compile.
+
+Both execute what they find in their caches, and Inductor unpickles it. Inductor's own default is a
+folder of a known name in the shared /tmp, taken as it is found.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+
+
+class CacheError(OSError):
+    """A cache folder that is not ours alone or cannot be made; the text says which and why."""
+
+
+def root() -> Path:
+    """Return the lab's cache folder: fuselab in XDG_CACHE_HOME or in ~/.cache."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    # The standard has a relative path count as none.
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fuselab"
+
+
+def variables() -> dict[str, str]:
+    """Return the environment variables that name private caches, made where they are missing.
+
+    A folder that the user has set is kept if it is private too, else CacheError.
+    """
+    chosen = {name: Path(os.environ[name]) for name in FOLDERS if _set_by_user(name)}
+    found = _below(root()) if chosen.keys() != FOLDERS.keys() else {}
+    return found | {name: str(_private(folder, name)) for name, folder in chosen.items()}
+
+
+@contextmanager
+def fresh() -> Iterator[dict[str, str]]:
+    """Yield the variables of empty private caches, which go with the context."""
+    with tempfile.TemporaryDirectory(prefix="fuselab-", ignore_cleanup_errors=True) as folder:
+        yield _below(Path(folder))
+
+
+def _below(folder: Path) -> dict[str, str]:
+    _private(folder, "cache folder")
+    return {name: str(_private(folder / sub, "cache folder")) for name, sub in FOLDERS.items()}
+
+
+def _set_by_user(name: str) -> bool:
+    """Say whether a variable is set, and not by torch: it writes its shared default there."""
+    value = os.environ.get(name)
+    if not value:
+        return False
+    shared = Path(tempfile.gettempdir()) / "torchinductor_"
+    return not os.path.abspath(value).startswith(str(shared))
+
+
+def _private(folder: Path, argument: str) -> Path:
+    """Return the absolute folder, made if it is missing; CacheError if it is not ours alone."""
+    folder = folder.absolute()
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        fault = _fault(folder.lstat())
+    except OSError as error:
+        raise CacheError(f"{argument}: {folder} cannot be made: {error}") from error
+    if fault:
+        raise CacheError(
+            f"{argument}: {folder} {fault}, expected a folder of our own with mode 0700: what is "
+            "in it gets executed"
+        )
+    return folder
+
+
+def _fault(found: os.stat_result) -> str:
+    if stat.S_ISLNK(found.st_mode):
+        return "is a symbolic link"
+    if found.st_uid != os.geteuid():
+        return f"belongs to user {found.st_uid}"
+    if found.st_mode & 0o077:
+        return f"has mode {stat.S_IMODE(found.st_mode):04o}"
+    return ""
