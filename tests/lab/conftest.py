@@ -33,10 +33,13 @@ def sluggish() -> str:
 
 @pytest.fixture(scope="session")
 def lab() -> Lab:
-    """Run `fuselab ...` and wait for it."""
+    """Run `fuselab ...` and wait for it; `before` is Python to run first in its process."""
 
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "fuselab", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        if before:
+            start = f"{before}import runpy; runpy.run_module('fuselab', run_name='__main__')"
+            command = [sys.executable, "-c", start, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
     return run

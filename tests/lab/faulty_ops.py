@@ -6,6 +6,8 @@ import ctypes
 import os
 import signal
 import sys
+import time
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,9 +32,41 @@ def aborts(x: Tensor, scale: float) -> Tensor:
 
 def hangs(x: Tensor, scale: float) -> Tensor:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # With the GIL held, as C code of an extension would hang.
-    ctypes.PyDLL(None).sleep(600)
+    if "TOY_PID_FILE" in os.environ:
+        Path(os.environ["TOY_PID_FILE"]).write_text(str(os.getpid()))
+    while True:
+        # With the GIL held, as C code of an extension would hang.
+        ctypes.PyDLL(None).sleep(600)
+
+
+def hangs_in_python(x: Tensor, scale: float) -> Tensor:
+    while True:
+        time.sleep(0.01)
+
+
+def hangs_later(x: Tensor, scale: float) -> Tensor:
+    return right(x, scale) if _calls("hangs_later") < 8 else hangs_in_python(x, scale)
+
+
+def kills_itself(x: Tensor, scale: float) -> Tensor:
+    os.kill(os.getpid(), signal.SIGKILL)
     return x
+
+
+def leaves(x: Tensor, scale: float) -> Tensor:
+    os._exit(3)
+
+
+def interrupts(x: Tensor, scale: float) -> Tensor:
+    raise KeyboardInterrupt
+
+
+def recurses(x: Tensor, scale: float) -> Tensor:
+    return recurses(x, scale)
+
+
+def allocates(x: Tensor, scale: float) -> Tensor:
+    return torch.empty(1 << 56, dtype=torch.uint8)
 
 
 def raises(x: Tensor, scale: float) -> Tensor:
@@ -108,5 +142,6 @@ def exits(x: Tensor, scale: float) -> Tensor:
 FAULTY = spec(
     "faulty", right, segfaults, aborts, hangs, raises, starves, overwrites, wrong, exits,
     overwrites_later, wrong_later, returns_a_list, returns_integers, returns_half, returns_more,
-    returns_none_later, resizes, raises_strangely, sets_threads,
+    returns_none_later, resizes, raises_strangely, sets_threads, hangs_in_python, hangs_later,
+    kills_itself, leaves, interrupts, recurses, allocates,
 )  # fmt: skip
