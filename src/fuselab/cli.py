@@ -120,6 +120,14 @@ def check(
 @click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
 @click.option("--out", metavar="DIR", default="out/run", show_default=True, help="Where to store.")
 @click.option("--fresh", is_flag=True, help="Measure again what DIR already has.")
+@click.option(
+    "--metrics",
+    "scope",
+    type=click.Choice(["fast", "all"]),
+    default="fast",
+    show_default=True,
+    help="all: the slow counters too, for 64 named cells at most.",
+)
 @device
 @timeout
 @as_json
@@ -130,12 +138,14 @@ def run(
     cases: tuple[str, ...],
     suite: str | None,
     directions: tuple[str, ...],
+    scope: str,
     **options: Any,
 ) -> int:
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
     from fuselab.commands import run as verb
 
-    return verb.run(targets, Filters(suite, impls, dtypes, cases, directions), **options)
+    filters = Filters(suite, impls, dtypes, cases, directions)
+    return verb.run(targets, filters, slow=scope == "all", **options)
 
 
 @cli.command()

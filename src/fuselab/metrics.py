@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuselab import stats
-from fuselab.model import Cell, Measurement, Status
+from fuselab.counters import UNITS
+from fuselab.model import Cell, Count, Measurement, Status
 from fuselab.plan import CEILING
 
 Record = dict[str, Any]
@@ -22,6 +23,7 @@ COLUMNS = (
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
     *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "environment"),
+    *(*UNITS, "not_counted"),
 )
 
 _ROLES = {
@@ -188,8 +190,23 @@ def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Tim
         "launches": proof.get("launches", sum(ran.values()) if ran else None),
         **{name: proof.get(name) for name in _PROOF},
         "environment": measurement.environment,
+        **{name: _value(measurement.counts.get(name)) for name in UNITS},
+        "not_counted": _not_counted(measurement.counts),
     }
     return {name: row[name] for name in COLUMNS}
+
+
+def _value(count: Count | None) -> float | None:
+    return count.value if count else None
+
+
+def _not_counted(counts: Mapping[str, Count]) -> str:
+    """Return a line for each reason: the counts that it keeps away, then the reason."""
+    names: dict[str, list[str]] = {}
+    for name, count in counts.items():
+        if count.value is None:
+            names.setdefault(count.unavailable, []).append(name)
+    return "\n".join(f"{', '.join(known)}: {reason}" for reason, known in names.items())
 
 
 def _roles(timed: Sequence[_Timed]) -> dict[tuple[str, str], str]:

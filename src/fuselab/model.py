@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -94,6 +95,32 @@ class Accuracy:
 
 
 @dataclass(frozen=True)
+class Count:
+    """One figure that a counter took of a call, or why there is none.
+
+    source: what counted it. parts: what the value is the sum of, by kernel.
+    """
+
+    value: float | None
+    unit: str
+    source: str
+    unavailable: str = ""
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.value is None) != bool(self.unavailable):
+            raise ValueError(
+                f"value: got {self.value} with unavailable {self.unavailable!r}, "
+                "expected a value or a reason"
+            )
+        if self.value is not None and not (self.source and 0 <= self.value < math.inf):
+            raise ValueError(
+                f"value: got {self.value} {self.unit} from {self.source!r}, "
+                "expected a finite number from a source"
+            )
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What the worker found out about one cell.
 
@@ -104,6 +131,7 @@ class Measurement:
     buffer_bytes inputs + outputs + tensors saved for backward
     ideal_bytes  least traffic: each input read once, each output written once
     proof        what shows that the named thing ran: kernels, graphs, breaks, recompiles, copies
+    counts       what the slow counters found, by name
     code, precision  those of the group
     environment  id of the environment it was measured in; the store knows it
     """
@@ -121,6 +149,7 @@ class Measurement:
     ideal_bytes: int | None = None
     flops: int | None = None
     proof: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, Count] = field(default_factory=dict)
     code: str = ""
     precision: str = "standard"
     environment: str = ""

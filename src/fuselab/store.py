@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from fuselab import precision
-from fuselab.model import Accuracy, Cell, Group, Measurement, Status
+from fuselab.model import Accuracy, Cell, Count, Group, Measurement, Status
 
 FILE_NAME = "run.sqlite"
 APPLICATION_ID = 0x46534C42  # "FSLB"
@@ -186,7 +186,8 @@ class Store:
             cell = measurement.cell
             if cell != group.cell(cell.impl):
                 raise ValueError(f"measurements: got {cell.key}, expected a cell of {group.key}")
-            rows.append(_row(measurement, self._environment, written_at))
+            environment = measurement.environment or self._environment
+            rows.append(_row(measurement, environment, written_at))
         with self._transaction() as sql:
             sql.executemany(_UPSERT, rows)
 
@@ -284,6 +285,7 @@ def _measurement(row: tuple[Any, ...]) -> Measurement:
     fields = json.loads(body)
     if fields["accuracy"] is not None:
         fields["accuracy"] = Accuracy(**fields["accuracy"])
+    fields["counts"] = {name: Count(**c) for name, c in fields.get("counts", {}).items()}
     fields["hot_us"] = tuple(fields.get("hot_us", ()))
     return Measurement(
         cell=Cell(*names),

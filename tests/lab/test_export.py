@@ -21,6 +21,10 @@ COLUMNS = [
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
     *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "environment"),
+    *("compile_cold_s", "compile_warm_s", "instructions", "dram_read_bytes", "dram_write_bytes"),
+    *("load_sectors", "store_sectors", "reduction_sectors"),
+    *("load_hit_rate", "store_hit_rate", "reduction_hit_rate"),
+    *("measured_flops", "profiled_us", "energy_j", "not_counted"),
 ]
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fuselab import metrics, runner
-from fuselab.commands import exits, select
+from fuselab.commands import count, exits, select
 from fuselab.commands.progress import Steps, outcome
 from fuselab.model import Group, Measurement, Status
 from fuselab.plan import Filters, ceiling_group
@@ -31,15 +31,19 @@ def run(
     device: str | None = None,
     timeout: float = 120.0,
     fresh: bool = False,
+    slow: bool = False,
     as_json: bool = False,
 ) -> int:
     """Measure what is not stored yet, or was measured with other code; print the table.
 
-    `fresh` measures all of it. 1 if a cell failed, 3 if none has a time.
+    `fresh` measures all of it; `slow` counts what takes long, too. 1 if a cell failed, 3 if
+    none has a time.
     """
     chosen = select.device_of(device)
     found = select.specs_of(targets)
     wanted = select.groups(found, replace(filters, device=chosen))
+    if slow:
+        count.check_size(wanted)
     plan = (ceiling_group(chosen), *wanted)
     with Store.open(out) as store:
         # A group runs whole: its ratios hold only within one set of interleaved rounds.
@@ -50,6 +54,8 @@ def run(
         if outdated:
             _say(f"{outdated} of these are stored, but the operator's code has changed since")
         _measure(todo, store, chosen, timeout, str(Path(out) / LOG))
+        if slow:
+            count.run(wanted, store, chosen, timeout)
         stored = list(store.measurements())
         view = build.build(
             metrics.records(stored), store.environment(), store.span(), title=f"fuselab run {out}"

@@ -10,7 +10,7 @@ from typing import Any
 from fuselab.metrics import Record
 from fuselab.model import Status
 from fuselab.plan import CEILING
-from fuselab.report import tables
+from fuselab.report import counters, tables
 from fuselab.report.view import Environment, Section, Tile, View
 
 # Facts of the environment that the header shows, where they exist, in this order.
@@ -49,6 +49,7 @@ def build(
         accuracy=tables.accuracy(rows),
         costs=tables.costs(rows),
         proofs=tables.proofs(rows),
+        counters=counters.table(rows),
         environments=tuple(
             Environment(
                 str(env.get("id", "")),
@@ -170,6 +171,7 @@ def _facts(
     facts += [(name, known[name]) for name in _HEADER if name in known]
     if known.get("dirty") == "True":
         facts.append(("source", "differs from the commit"))
+    facts += [(counters.NOT_MEASURED, line) for line in counters.not_measured(rows)]
     return tuple(facts)
 
 

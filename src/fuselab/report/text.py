@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from fuselab.report.counters import NOT_MEASURED
 from fuselab.report.tables import plain
 from fuselab.report.view import Table, Value, View
 
@@ -20,7 +21,7 @@ def to_markdown(view: View) -> str:
         for table in section.times:
             parts.append(f"### {_escape(table.title)}")
             parts.append(_markdown_table(table))
-    for table in (view.unmeasured, view.accuracy, view.costs):
+    for table in (view.unmeasured, view.accuracy, view.costs, view.counters):
         if table.rows:
             parts += [f"## {_escape(table.title)}", _markdown_table(table)]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -28,12 +29,15 @@ def to_markdown(view: View) -> str:
 
 def to_terminal(view: View) -> str:
     """Return the tables of times as plain text, the fastest cell of a row marked with *."""
-    parts = []
+    missing = [f"{n}: {plain(text)}" for n, text in view.facts if n == NOT_MEASURED]
+    parts = ["\n".join(missing)] if missing else []
     for section in view.sections:
         parts.append("\n".join((plain(section.title), *map(plain, section.summary))))
         for table in section.times:
             notes = [f"[{index}] {plain(note)}" for index, note in enumerate(table.notes, 1)]
             parts.append("\n".join((f"{plain(table.title)}:", *_grid(table), *notes)))
+    if view.counters.rows:
+        parts.append("\n".join((f"{view.counters.title}:", *_grid(view.counters))))
     return "\n\n".join(parts) + "\n"
 
 

@@ -112,4 +112,5 @@ class View:
     accuracy: Table
     costs: Table
     proofs: Table
+    counters: Table
     environments: tuple[Environment, ...]
