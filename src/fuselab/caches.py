@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+# Inductor keeps precompiled C++ headers in the shared folder wherever its cache is.
+HEADERS = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
 
 
 class CacheError(OSError):
@@ -28,20 +30,20 @@ def root() -> Path:
 
 
 def variables() -> dict[str, str]:
-    """Return the environment variables that name private caches, made where they are missing.
+    """Return the environment variables for private caches, which are made where missing.
 
     A folder that the user has set is kept if it is private too, else CacheError.
     """
     chosen = {name: Path(os.environ[name]) for name in FOLDERS if _set_by_user(name)}
     found = _below(root()) if chosen.keys() != FOLDERS.keys() else {}
-    return found | {name: str(_private(folder, name)) for name, folder in chosen.items()}
+    return HEADERS | found | {n: str(_private(folder, n)) for n, folder in chosen.items()}
 
 
 @contextmanager
 def fresh() -> Iterator[dict[str, str]]:
     """Yield the variables of empty private caches, which go with the context."""
     with tempfile.TemporaryDirectory(prefix="fuselab-", ignore_cleanup_errors=True) as folder:
-        yield _below(Path(folder))
+        yield HEADERS | _below(Path(folder))
 
 
 def _below(folder: Path) -> dict[str, str]:

@@ -35,8 +35,9 @@ def test_the_caches_are_made_for_us_alone_whatever_the_umask(base: Path) -> None
     assert found == {
         "TORCHINDUCTOR_CACHE_DIR": str(base / "inductor"),
         "TRITON_CACHE_DIR": str(base / "triton"),
+        "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0",
     }
-    assert {mode(folder) for folder in (base, *found.values())} == {0o700}
+    assert {mode(folder) for folder in (base, base / "inductor", base / "triton")} == {0o700}
     assert caches.variables() == found
 
 
@@ -140,12 +141,28 @@ def test_what_torch_writes_there_itself_is_not_the_users_word(
 
 def test_fresh_caches_are_empty_private_and_gone_afterwards(base: Path) -> None:
     with caches.fresh() as first, caches.fresh() as second:
-        folders = [Path(folder) for folder in (*first.values(), *second.values())]
+        folders = [Path(found[name]) for found in (first, second) for name in caches.FOLDERS]
         assert len(set(folders)) == 4
-        assert first.keys() == caches.FOLDERS.keys()
+        assert first.keys() == second.keys() == caches.variables().keys()
         for folder in folders:
             assert mode(folder) == mode(folder.parent) == 0o700
             assert not list(folder.iterdir())
         (folders[0] / "kernel.py").write_text("")
     assert not any(folder.parent.exists() for folder in folders)
-    assert not base.exists()
+
+
+@pytest.mark.slow
+def test_what_is_compiled_stays_out_of_the_shared_folder(
+    base: Path, lab: Any, toy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shared = tmp_path / "tmp"
+    shared.mkdir()
+    monkeypatch.setenv("TMPDIR", str(shared))
+    done = lab(
+        *("run", toy, "--out", str(tmp_path / "run"), "--device", "cpu", "--dtype", "fp32"),
+        *("--direction", "fwd", "--impl", "compile"),
+    )
+    assert "compile " in done.stderr, done.stderr
+    assert list(base.glob("inductor/*/*.py"))
+    left = [file for file in shared.rglob("torchinductor_*/**/*") if file.is_file()]
+    assert not left
