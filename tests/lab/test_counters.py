@@ -237,12 +237,14 @@ def controller(folder: Path) -> Path:
     return folder
 
 
-def test_memory_controllers_are_read_on_every_socket(tmp_path: Path) -> None:
+def test_memory_controllers_are_read_on_every_socket(tmp_path: Path, monkeypatch: Any) -> None:
     found = traffic.sources(traffic.READS, controller(tmp_path))
     assert [(s.kind, s.config, s.cpu, s.scale) for s in found] == [
         (14, 0x304, cpu, 64.0) for cpu in (0, 24)
     ]
-    assert traffic.sources(traffic.WRITES, tmp_path) == []
+    # Without writes, their unknown would look like none.
+    monkeypatch.setattr(traffic, "sources", lambda names: found if names is traffic.READS else [])
+    assert "uncore_imc" in traffic.Traffic().obstacle()
 
 
 def test_energy_opens_and_closes_its_window_on_a_tick() -> None:

@@ -33,10 +33,10 @@ class Traffic:
     names = ("dram_read_bytes", "dram_write_bytes")
 
     def obstacle(self) -> str:
-        found = [*sources(READS), *sources(WRITES)]
-        if not found:
+        reads, writes = sources(READS), sources(WRITES)
+        if not reads or not writes:
             return "this machine shows no counters of its memory controllers (uncore_imc)"
-        return perf_event.refusal(found[0].kind, found[0].config, found[0].cpu)
+        return perf_event.refusal(reads[0].kind, reads[0].config, reads[0].cpu)
 
     def count(self, tasks: Sequence[Task], seconds: float) -> list[Counts]:
         return [self._count(task, seconds) for task in tasks]
