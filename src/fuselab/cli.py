@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from fuselab.plan import Filters
+from fuselab.precision import LEVELS
 
 INTERRUPTED = 130
 
@@ -121,6 +122,16 @@ def check(
 @click.option("--out", metavar="DIR", default="out/run", show_default=True, help="Where to store.")
 @click.option("--fresh", is_flag=True, help="Measure again what DIR already has.")
 @click.option(
+    "--precision",
+    type=click.Choice(list(LEVELS)),
+    help="How well the median must be known; default: quick for the suite quick, else standard.",
+)
+@click.option(
+    "--timer",
+    metavar="NAME",
+    help="GPU: cupti (kernel time, default), graph, events, host. CPU: wall.",
+)
+@click.option(
     "--metrics",
     "scope",
     type=click.Choice(["fast", "all"]),
@@ -139,12 +150,16 @@ def run(
     suite: str | None,
     directions: tuple[str, ...],
     scope: str,
+    precision: str | None,
+    timer: str | None,
     **options: Any,
 ) -> int:
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
     from fuselab.commands import run as verb
 
-    filters = Filters(suite, impls, dtypes, cases, directions)
+    filters = Filters(
+        suite, impls, dtypes, cases, directions, precision=precision or "", timer=timer or ""
+    )
     return verb.run(targets, filters, slow=scope == "all", **options)
 
 

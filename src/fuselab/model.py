@@ -36,7 +36,8 @@ class Group:
 
     `source` says where the worker finds the OpSpec: "" for ours, else the path of a user's file;
     `code` stands for the contents of what is measured, "" where that is of no interest;
-    `precision` names a level of `fuselab.precision`.
+    `precision` names a level of `fuselab.precision`, `timer` one of the lab's ("" for the
+    device's own).
     """
 
     op: str
@@ -49,6 +50,7 @@ class Group:
     source: str = ""
     code: str = ""
     precision: str = "standard"
+    timer: str = ""
 
     @property
     def key(self) -> str:

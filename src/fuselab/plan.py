@@ -10,6 +10,8 @@ from fuselab.model import Group
 from fuselab.precision import STANDARD
 
 CEILING = "ceiling"
+# The first one is the device's own.
+TIMERS = {"cuda": ("cupti", "graph", "events", "host"), "cpu": ("wall",)}
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -37,7 +39,10 @@ class OpRow:
 
 @dataclass(frozen=True)
 class Filters:
-    """What the command line asks for; an empty tuple (or suite None) means everything."""
+    """What the command line asks for; an empty tuple (or suite None) means everything.
+
+    precision, timer: "" for what suits the suite and the device.
+    """
 
     suite: str | None = None
     impls: tuple[str, ...] = ()
@@ -46,7 +51,8 @@ class Filters:
     directions: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ("contiguous",)
     device: str = "cpu"
-    precision: str = STANDARD
+    precision: str = ""
+    timer: str = ""
 
 
 def select(rows: Sequence[OpRow], names: Sequence[str]) -> tuple[OpRow, ...]:
@@ -70,6 +76,8 @@ def expand(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
 def check_names(rows: Sequence[OpRow], filters: Filters) -> None:
     """Raise PlanError for a name that none of the rows has; the text lists what there is."""
     _check_device(filters.device)
+    timers = TIMERS[filters.device.split(":")[0]]
+    _wanted(f"timer on {filters.device}", (filters.timer,) if filters.timer else (), timers)
     suites = () if filters.suite is None else (filters.suite,)
     _wanted("suite", suites, (name for row in rows for name in row.suites))
     _wanted("impl", filters.impls, (name for row in rows for name in row.impls))
@@ -86,7 +94,8 @@ def product(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
             *(row.name, case, dtype, direction, layout, filters.device, chosen),
             source=row.source,
             code=row.code,
-            precision=filters.precision,
+            precision=filters.precision or STANDARD,
+            timer=filters.timer,
         )
         for row in rows
         if (chosen := _kept(row.impls, filters.impls))

@@ -247,8 +247,12 @@ def _errors_name(file: Path) -> Iterator[None]:
 
 
 def _serves(body: Mapping[str, Any], group: Group) -> bool:
+    """Say whether what is stored of a cell was measured as the group wants it."""
+    # A cell without a time has no timer either, and another one would not change its status.
+    same_timer = group.timer in ("", body.get("timer", "")) or not body.get("timer")
     same_code = bool(body.get("code", "") == group.code)
-    return same_code and precision.serves(body.get("precision", ""), group.precision)
+    enough = precision.serves(body.get("precision", ""), group.precision)
+    return same_code and same_timer and enough
 
 
 def _check_exists(file: Path) -> None:

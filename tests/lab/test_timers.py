@@ -9,9 +9,12 @@ from statistics import median
 import pytest
 import torch
 
-from fuselab.timers import TimerError
+from fuselab.timers import CannotTime, TimerError
 from fuselab.timers.cupti import MARKER, CuptiTimer, device_events, split
+from fuselab.timers.graph import GraphTimer
+from fuselab.timers.host import HostTimer
 from fuselab.timers.wall import WallTimer
+from fuselab.worker.timing import TIMERS
 
 SPIN = (f"at::cuda::(anonymous namespace)::{MARKER}(long)", 1.0)
 A, B, OTHER = ("a", 2.0), ("b", 3.0), ("other", 50.0)
@@ -20,9 +23,9 @@ A, B, OTHER = ("a", 2.0), ("b", 3.0), ("other", 50.0)
 def test_wall_reads_what_a_call_takes() -> None:
     timer = WallTimer()
     with timer:
-        last = timer.block("wait", [lambda: time.sleep(0.01)] * 4 + [lambda: 7])
+        kept = timer.block("wait", [lambda: time.sleep(0.01)] * 4 + [lambda: 7], keep={1, 4})
     samples = timer.readings()["wait"].samples_us
-    assert last == 7
+    assert kept == {1: None, 4: 7}
     assert len(samples) == 5
     assert min(samples[:4]) >= 10_000
     assert median(samples[:4]) < 20_000
@@ -32,8 +35,10 @@ def test_wall_shares_a_sample_among_a_batch_and_calls_each_once() -> None:
     seen: list[int] = []
     timer = WallTimer()
     with timer:
-        timer.block("many", [lambda i=i: seen.append(i) for i in range(10)], batch=4)  # type: ignore[misc]
+        calls = [lambda i=i: seen.append(i) or i for i in range(10)]  # type: ignore[misc, func-returns-value]
+        kept = timer.block("many", calls, batch=4, keep={0, 5, 9})
     assert seen == list(range(10))
+    assert kept == {0: 0, 5: 5, 9: 9}
     assert len(timer.readings()["many"].samples_us) == 3
 
 
@@ -121,3 +126,37 @@ def test_cupti_leaves_the_host_time_of_later_launches_alone() -> None:
     with CuptiTimer() as timer:
         timer.block("sin", [lambda: torch.sin(x)] * 20)
     assert host_us() < 1.5 * before
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupti", "graph", "events"])
+def test_the_timers_of_a_gpu_agree_on_long_kernels(name: str) -> None:
+    source = torch.rand(1 << 27, device="cuda")
+    out = torch.empty_like(source)
+    read = {}
+    for timer in (CuptiTimer(), TIMERS[name]()):
+        with timer:
+            for _ in range(3):
+                with timer.preparing():
+                    calls = [lambda: out.copy_(source)] * 10
+                timer.block("copy", calls)
+        read[timer.name] = median(timer.readings()["copy"].samples_us)
+    assert read[name] == pytest.approx(read["cupti"], rel=0.03)
+
+
+@pytest.mark.gpu
+def test_a_graph_refuses_what_it_cannot_capture() -> None:
+    x = torch.rand(8, device="cuda")
+    with GraphTimer() as timer, pytest.raises(CannotTime, match="cannot capture"):
+        timer.block("item", [lambda: x.sum().item()])
+    torch.cuda.synchronize()
+
+
+@pytest.mark.gpu
+def test_host_time_does_not_wait_for_the_device() -> None:
+    source = torch.rand(1 << 28, device="cuda")
+    out = torch.empty_like(source)
+    timer = HostTimer()
+    with timer:
+        timer.block("copy", [lambda: out.copy_(source)] * 20)
+    assert median(timer.readings()["copy"].samples_us) < 100

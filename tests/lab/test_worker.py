@@ -103,9 +103,43 @@ def test_an_overwritten_input_is_named_and_mended(toy: str) -> None:
 def test_the_last_call_is_on_the_first_set(toy: str) -> None:
     given = problem.build(swish("fwd", "right", source=toy), silent)
     given.grow(2)
-    seen = [call() for call in given.calls(lambda x, scale: x, 5)]
+    seen = [call() for call in given.calls(lambda x, scale: x, 5, 2)]
     assert seen[-1] is given.sets[0].inputs["x"]
     assert seen[-2] is given.sets[1].inputs["x"]
+    assert all(call() is seen[-1] for call in given.calls(lambda x, scale: x, 3, 1))
+
+
+@pytest.mark.parametrize("sets", [1, 4])
+def test_addresses_stay_and_contents_do_not(toy: str, sets: int) -> None:
+    given = problem.build(swish("bwd", "right", source=toy), silent)
+    given.grow(sets)
+    own = given.first.inputs["x"].clone()
+    addresses = [s.inputs["x"].data_ptr() for s in given.sets]
+    seen = [s.inputs["x"].clone() for s in given.sets]
+    for turn in (1, 2, 3, 4):
+        given.refresh(turn)
+        assert [s.inputs["x"].data_ptr() for s in given.sets] == addresses
+        for held, content in zip(given.sets, given.contents, strict=True):
+            new = not any(torch.equal(held.inputs["x"], old) for old in seen)
+            assert new == (content != 0)
+            seen.append(held.inputs["x"].clone())
+        if sets > 1 or turn % 2 == 0:
+            assert torch.equal(given.first.inputs["x"], own)
+            assert given.overwritten() == ()
+    assert len(set(given.contents)) == sets
+
+
+def test_a_tenth_of_the_timed_calls_is_checked(toy: str) -> None:
+    found, _ = run(replace(swish("fwd", "right", "eager", source=toy), precision="quick"))
+    for m in found.values():
+        assert m.proof["checked_calls"] >= 0.1 * m.proof["timed_calls"] / m.proof["batch"]
+        assert m.hot_us
+
+
+def test_a_view_that_repeats_elements_takes_new_contents() -> None:
+    base, source = torch.zeros(1, 3), torch.arange(3.0).expand(4, 3)
+    inputs.overwrite(base.expand(4, 3), source)
+    assert torch.equal(base[0], torch.arange(3.0))
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fuselab.commands import count, exits, select
 from fuselab.commands.progress import Steps, outcome
 from fuselab.model import Group, Measurement, Status
 from fuselab.plan import Filters, ceiling_group
+from fuselab.precision import estimate_s
 from fuselab.report import build, text
 from fuselab.runner import Worker
 from fuselab.store import Store
@@ -44,12 +45,19 @@ def run(
     wanted = select.groups(found, replace(filters, device=chosen))
     if slow:
         count.check_size(wanted)
-    plan = (ceiling_group(chosen), *wanted)
+    plan = (ceiling_group(chosen, wanted[0].precision), *wanted)
     with Store.open(out) as store:
         # A group runs whole: its ratios hold only within one set of interleaved rounds.
         todo = [group for group in plan if fresh or store.missing(group)]
         total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
+        level = wanted[0].precision
         _say(f"{total} cells on {chosen}; {total - missing} already in {out}, {missing} to measure")
+        seconds = estimate_s(missing, chosen.split(":")[0], level)
+        _say(
+            f"precision {level}: about {seconds / 60:.0f} min"
+            if seconds >= 90
+            else f"precision {level}: about {seconds:.0f} s"
+        )
         outdated = sum(store.outdated(group) for group in todo)
         if outdated:
             _say(f"{outdated} of these are stored, but the operator's code has changed since")

@@ -21,6 +21,7 @@ from fuselab.plan import (
     product,
     select,
 )
+from fuselab.precision import STANDARD
 from fuselab.worker import baselines, specs
 from fuseline.core.spec import OpSpec
 
@@ -77,11 +78,18 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
     chosen = tuple(
         group
         for suite, rows in parts.items()
-        for group in product(rows, replace(filters, suite=suite))
+        for group in product(
+            rows, replace(filters, suite=suite, precision=filters.precision or _level(suite))
+        )
     )
     if not chosen:
         raise PlanError(nothing_left(filters))
     return chosen
+
+
+def _level(suite: str | None) -> str:
+    """Return the precision of a suite unless another is asked for; quick is quick in both."""
+    return "quick" if suite == DEFAULT_SUITE else STANDARD
 
 
 def judged(found: Mapping[str, Sequence[OpSpec]]) -> set[tuple[str, str]]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
 
 Call = Callable[[], object]
+NONE: Set[int] = frozenset()
 
 
 class TimerError(RuntimeError):
     """The timer cannot vouch for its numbers; the text says why."""
+
+
+class CannotTime(RuntimeError):
+    """These calls are beyond this timer; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -28,22 +34,38 @@ class Reading:
     steady: bool = True
 
 
-class Timer(Protocol):
-    """Opened once for a group: blocks inside the `with`, readings after it."""
+class Timer(ABC):
+    """Opened once for a sweep of rounds: blocks inside the `with`, readings after it."""
 
     name: str
 
-    def __enter__(self) -> Timer: ...
+    def __init__(self) -> None:
+        self._samples: dict[str, list[float]] = {}
+
+    def __enter__(self) -> Timer:
+        return self
 
     def __exit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        return None
 
-    def block(self, label: str, calls: Sequence[Call], batch: int = 1) -> object:
-        """Run every call once, in order, and return the last result; `batch` share a sample."""
+    def preparing(self) -> AbstractContextManager[object]:
+        """Return the context in which calls for a block must be made."""
+        return nullcontext()
+
+    @abstractmethod
+    def block(
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
+    ) -> dict[int, object]:
+        """Run every call once, in order; return the results of those in `keep`.
+
+        `batch` calls share a sample, where the timer cannot resolve one.
+        """
 
     def readings(self) -> dict[str, Reading]:
         """Return what was measured under each label."""
+        return {label: Reading(tuple(found), {}) for label, found in self._samples.items()}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch._C._autograd import DeviceType
 
-from fuselab.timers import Call, Reading, Timer, TimerError
+from fuselab.timers import NONE, Call, Reading, Timer, TimerError
 
 # torch.cuda._sleep launches a kernel of this name that touches no memory: one before and one
 # after each call mark in the stream of device events what belongs to the call.
@@ -21,15 +21,16 @@ NAME_LENGTH = 160
 Event = tuple[str, float]
 
 
-class CuptiTimer:
+class CuptiTimer(Timer):
     """Sum of the durations of the kernels, copies and fills of each call, in us.
 
-    One profiler window serves the whole group, because opening one costs about 20 ms.
+    One profiler window serves a whole sweep, because opening one costs about 20 ms.
     """
 
     name = "cupti"
 
     def __init__(self) -> None:
+        super().__init__()
         # Left attached, CUPTI doubles the host time of every later launch: F.rms_norm at
         # (4, 128, 32) 9 us before, 21 us after a window, 9.7 us with this (H200, 2026-11-20).
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
@@ -52,7 +53,9 @@ class CuptiTimer:
         if error is None:
             self._calls = split(device_events(self._profiler.profiler.kineto_results.events()))
 
-    def block(self, label: str, calls: Sequence[Call], batch: int = 1) -> object:
+    def block(
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
+    ) -> dict[int, object]:
         outputs: list[object] = []
         for call in calls:
             torch.cuda._sleep(1)
@@ -62,7 +65,7 @@ class CuptiTimer:
             torch.cuda._sleep(1)
         torch.cuda.synchronize()
         self._labels += [label] * len(calls)
-        return outputs[-1]
+        return {i: outputs[i] for i in keep}
 
     def readings(self) -> dict[str, Reading]:
         if len(self._calls) != len(self._labels):

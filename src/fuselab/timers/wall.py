@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from time import perf_counter_ns
-from types import TracebackType
 
-from fuselab.timers import Call, Reading, Timer
+from fuselab.timers import NONE, Call, Timer
 
 
-class WallTimer:
+class WallTimer(Timer):
     """`time.perf_counter_ns` around each call, or around `batch` calls divided by their number."""
 
     name = "wall"
 
-    def __init__(self) -> None:
-        self._samples: dict[str, list[float]] = {}
-
-    def __enter__(self) -> Timer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
-
-    def block(self, label: str, calls: Sequence[Call], batch: int = 1) -> object:
-        out: object = None
+    def block(
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
+    ) -> dict[int, object]:
+        kept: dict[int, object] = {}
         samples = self._samples.setdefault(label, [])
         for first in range(0, len(calls), batch):
             chunk = calls[first : first + batch]
-            out = None
+            wanted = [i - first for i in range(first, first + len(chunk)) if i in keep]
+            outputs: list[object] = [None] * len(chunk)
+            last = wanted[-1] if wanted else -1
             start = perf_counter_ns()
-            # `out` outlives the clock, so that freeing the last result is not timed.
-            for call in chunk:
+            for i, call in enumerate(chunk):
+                # The newest result outlives the clock, so that freeing it is not timed.
                 out = call()
+                if i <= last:
+                    outputs[i] = out
             samples.append((perf_counter_ns() - start) / 1e3 / len(chunk))
-        return out
-
-    def readings(self) -> dict[str, Reading]:
-        return {label: Reading(tuple(found), {}) for label, found in self._samples.items()}
+            kept |= {first + i: outputs[i] for i in wanted}
+            del outputs
+        return kept

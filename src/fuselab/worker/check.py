@@ -14,6 +14,7 @@ from torch import Tensor
 from fuselab.model import Accuracy, Status
 from fuselab.worker import baselines
 from fuselab.worker.baselines import COMPILE, Unsupported
+from fuselab.worker.guard import GUARD
 from fuselab.worker.problem import Problem
 from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
 from fuselab.worker.trial import Trial
@@ -50,13 +51,13 @@ def yardstick(problem: Problem, emit: Emit) -> Figures | None:
 
 def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: Emit) -> Trial:
     """Return the trial of an implementation, ended already where it may not be timed."""
-    trial = Trial(problem.group.cell(name), lambda count: [], cost)
+    trial = Trial(problem.group.cell(name), lambda count, sets: [], cost)
     phase = _phase(problem, name)
     emit("start", name, phase)
     before = settings.snapshot(problem.device)
     try:
         fn = baselines.make(problem.spec, name, problem.device.type)
-        trial.fn, trial.make_calls = fn, lambda count: problem.calls(fn, count)
+        trial.fn, trial.make_calls = fn, lambda count, sets: problem.calls(fn, count, sets)
         with trial.compiling if name == COMPILE else nullcontext():
             results = _call(problem, fn)
     except Unsupported as error:
@@ -70,6 +71,9 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     if changed:
         trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)}")
         return trial
+    replaced = GUARD.replaced()
+    if replaced:
+        raise Fatal(name, Status.INVALID, f"replaced {replaced}")
     altered = settings.changes(before, settings.snapshot(problem.device))
     if altered and trial.name not in baselines.BASELINES:
         # Those who come after would be timed under them: they get a fresh process.
@@ -96,31 +100,6 @@ def _accept(
     if reason:
         trial.fail(Status.INCORRECT, reason)
     trial.checked = results
-
-
-def recheck(problem: Problem, trial: Trial, output: Any, eager: Figures | None) -> None:
-    """End the trial if its last timed call no longer gives a right answer."""
-    try:
-        results = problem.named(output)
-        reason = problem.misshapen(results) or _changed(problem, trial, results, eager)
-    except Exception as error:
-        reason = judge(error, trial.name, "the check of the last timed call", problem.device)
-    if reason:
-        trial.accuracy = None
-        trial.fail(Status.INCORRECT, f"right at first, wrong in the last timed call: {reason}")
-
-
-def _changed(
-    problem: Problem, trial: Trial, results: dict[str, Tensor], eager: Figures | None
-) -> str:
-    """Return why results that differ from those checked first are not right either, or ""."""
-    same = results.keys() == trial.checked.keys() and all(
-        torch.equal(result, trial.checked[name]) for name, result in results.items()
-    )
-    trial.proof["repeatable"] = same
-    if same:
-        return ""
-    return over_budget(problem, trial.name, results, _errors(problem, results), eager)
 
 
 def over_budget(

@@ -28,7 +28,7 @@ ENGINE = "autograd::engine"
 def weigh(trial: Trial, device: torch.device, room: int) -> None:
     """Note peak memory, layout copies and host time; at most `room` calls fit at a time."""
     copies = native.copies()
-    (call,) = trial.make_calls(1)
+    (call,) = trial.make_calls(1, 1)
     if device.type == "cuda":
         trial.peak_bytes = _device_peak(call, device)
     else:
@@ -36,7 +36,7 @@ def weigh(trial: Trial, device: torch.device, room: int) -> None:
         trial.proof |= {"kernels": operators, "launches": sum(operators.values())}
     trial.proof["copies"] = native.copies() - copies
     if device.type == "cuda":
-        calls = trial.make_calls(min(HOST_CALLS[trial.cell.direction], room))
+        calls = trial.make_calls(min(HOST_CALLS[trial.cell.direction], room), 1)
         trial.host_us = median(_host_us(calls))
         synchronize(device)
 

@@ -1,19 +1,21 @@
-"""One group from inputs to measurements: check, time in rounds, check again, weigh."""
+"""One group from inputs to measurements: check, probe, time in rounds, weigh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 
 from fuselab.model import Cell, Group, Measurement, Status
 from fuselab.plan import CEILING
-from fuselab.worker import baselines, check, footprint, timing
+from fuselab.precision import LEVELS
+from fuselab.worker import baselines, check, footprint, limits, probe, timing
+from fuselab.worker.audit import Audit
 from fuselab.worker.baselines import COMPILE
 from fuselab.worker.ceiling import Streams, mix_of, peak_bytes
 from fuselab.worker.problem import Problem, build, rotation
 from fuselab.worker.protocol import Emit, Fatal, judge
+from fuselab.worker.rounds import Rounds
 from fuselab.worker.timing import Arena, Timing
 from fuselab.worker.trial import Trial
 from fuseline.core.spec import Cost
@@ -59,16 +61,24 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
     alive = [trial for trial in trials if trial.alive]
     for trial in alive:
         timing.warm(trial, problem.device, emit)
+        if trial.alive and trial.fn is not None:
+            probe.question(trial, problem, emit)
 
-    def recheck(trial: Trial, output: Any) -> None:
-        if trial.checked:
-            check.recheck(problem, trial, output, figures)
-
-    plans = timing.plan([trial for trial in alive if trial.alive], problem.device)
+    level = LEVELS[problem.group.precision]
+    plans = timing.plan([trial for trial in alive if trial.alive], problem.device, level)
     problem.grow(rotation(problem, max((p.calls for p in plans.values()), default=1)))
-    arena = Arena(problem.device, len(problem.sets), problem.first.nbytes, problem.overwritten)
-    timed = timing.rounds(alive, plans, arena, recheck, emit)
+    arena = Arena(
+        problem.device,
+        len(problem.sets),
+        problem.first.nbytes,
+        problem.overwritten,
+        problem.refresh,
+    )
+    rounds = Rounds(alive, plans, arena, emit)
+    timed = rounds.run(level, problem.group.timer, Audit(problem, figures))
+    peak = limits.peak_bandwidth(problem.device)
     for trial in alive:
+        limits.refuse_impossible(trial, timed, arena, peak)
         if trial.alive:
             _weigh(problem, trial, plans[trial.name].room, emit)
         if trial.name == COMPILE:
@@ -78,7 +88,12 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
 
 def _records(trials: Sequence[Trial], timed: Timing) -> list[Measurement]:
     return [
-        trial.measurement(timed.timer, timed.readings.get(trial.name), timed.disturbance)
+        trial.measurement(
+            timed.timer,
+            timed.readings.get(trial.name),
+            timed.hot_us.get(trial.name, ()),
+            timed.disturbance.get(trial.name, ""),
+        )
         for trial in trials
     ]
 
@@ -86,11 +101,11 @@ def _records(trials: Sequence[Trial], timed: Timing) -> list[Measurement]:
 def _ceiling_trial(problem: Problem, cost: Cost) -> Trial:
     """Return the trial that moves the same bytes as the case, in the nearest mix of streams."""
     streams = Streams(mix_of(cost), cost.bytes, problem.dtype, problem.device)
-    return _streaming(problem.group.cell(CEILING), streams, lambda: len(problem.sets))
+    return _streaming(problem.group.cell(CEILING), streams)
 
 
-def _streaming(cell: Cell, streams: Streams, sets: Callable[[], int]) -> Trial:
-    trial = Trial(cell, lambda count: streams.calls(count, sets()), streams.cost)
+def _streaming(cell: Cell, streams: Streams) -> Trial:
+    trial = Trial(cell, streams.calls, streams.cost)
     trial.buffer_bytes = streams.cost.bytes
     trial.proof |= {"role": CEILING, "mix": streams.mix}
     return trial
@@ -122,11 +137,11 @@ def _ceilings(group: Group, device: torch.device, emit: Emit) -> list[Measuremen
     for cell in group.cells:
         emit("start", cell.impl, "inputs")
         streams = Streams("2R1W" if cell.impl == "add" else "1R1W", nbytes, dtype, device, memory)
-        trial = _streaming(cell, streams, lambda: 1)
+        trial = _streaming(cell, streams)
         trial.reason = reason
         timing.warm(trial, device, emit)
         trials.append(trial)
-    arena = Arena(device, 1, nbytes, lambda: ())
-    plans = timing.plan(trials, device)
-    timed = timing.rounds(trials, plans, arena, lambda trial, output: None, emit)
+    level = LEVELS[group.precision]
+    plans = timing.plan(trials, device, level)
+    timed = Rounds(trials, plans, Arena(device, 1, nbytes), emit).run(level, group.timer, None)
     return _records(trials, timed)

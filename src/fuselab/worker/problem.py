@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -9,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from fuselab.model import Group
 from fuselab.timers import Call
@@ -40,7 +42,11 @@ class InputSet:
 
 @dataclass
 class Problem:
-    """What every implementation of a group is given."""
+    """What every implementation of a group is given.
+
+    contents[i] says which of the drawn contents set i holds; implementations are checked on 0,
+    of which `origin` is a copy.
+    """
 
     spec: OpSpec
     case: Case
@@ -49,12 +55,14 @@ class Problem:
     dtype: torch.dtype
     device: torch.device
     sets: list[InputSet]
-    pristine: dict[str, Tensor]
+    contents: list[int] = field(default_factory=list)
+    _names: int = 0
     eager_dtypes: dict[str, torch.dtype] = field(default_factory=dict)
 
     @property
     def first(self) -> InputSet:
-        return self.sets[0]
+        """The set that holds the contents on which implementations are checked."""
+        return self.sets[self.contents.index(0)]
 
     @property
     def cost(self) -> Cost:
@@ -69,10 +77,44 @@ class Problem:
         names = accuracy.gradient_names(self.spec, self.first.inputs)
         return Cost(read, make.nbytes(self.first.inputs[name] for name in names))
 
+    @cached_property
+    def origin(self) -> InputSet:
+        inputs, dys = self.sets[0].inputs, self.sets[0].dys
+        copied = {n: v.clone() if isinstance(v, Tensor) else v for n, v in inputs.items()}
+        return InputSet(copied, dys and tuple(dy.clone() for dy in dys))
+
     def grow(self, count: int) -> None:
         """Have at least `count` input sets."""
         while len(self.sets) < count:
+            self.contents.append(len(self.sets))
             self.sets.append(self._make_set(len(self.sets)))
+
+    def refresh(self, turn: int) -> None:
+        """Draw new contents into every set, so that no earlier call has seen them.
+
+        The contents 0 go to a set that nobody can foresee. A set that is alone holds them at even
+        turns.
+        """
+        home = secrets.randbelow(len(self.sets))
+        for i, held in enumerate(self.sets):
+            own = i == home and (len(self.sets) > 1 or turn % 2 == 0)
+            self.contents[i] = 0 if own else self._drawn()
+            self.sets[i] = _fill(held, self.origin if own else self.draw())
+
+    def _drawn(self) -> int:
+        """Return a new name for contents."""
+        self._names += 1
+        return len(self.sets) + self._names
+
+    def draw(self) -> InputSet:
+        """Return a set of new contents that nobody can foresee."""
+        return self._make_set(secrets.randbits(62))
+
+    def place(self, source: InputSet) -> None:
+        """Put these contents where the next single call finds them; `refresh` ends it."""
+        index = self.order(1, 1)[0]
+        self.contents[index] = -1
+        self.sets[index] = _fill(self.sets[index], source)
 
     def misshapen(self, results: dict[str, Any]) -> str:
         """Return which result is no tensor, or not of the kind it should be, or ""."""
@@ -81,7 +123,8 @@ class Problem:
             if name not in self.expected:
                 return f"{name} is one result more than the reference has"
             result, wanted = results.get(name), self.expected[name]
-            if not isinstance(result, Tensor):
+            # A subclass may compute when it is read.
+            if not isinstance(result, Tensor) or type(result) not in (Tensor, Parameter):
                 return f"{name} is a {type(result).__name__}, expected a Tensor"
             shape, dtype = wanted
             if dtype != result.dtype and result.dtype == self.eager_dtypes.get(name):
@@ -106,19 +149,27 @@ class Problem:
 
     def overwritten(self) -> tuple[str, ...]:
         """Return the names of the tensors of the first set that changed, and put them right."""
-        changed = []
+        changed: list[str] = []
+        if 0 not in self.contents:
+            return ()
+        pristine = self.origin.tensors
         for name, tensor in self.first.tensors.items():
-            if not _same_bits(tensor, self.pristine[name]):
+            if not _same_bits(tensor, pristine[name]):
                 changed.append(name)
-                tensor.data = self.pristine[name].clone()
+                tensor.data = pristine[name].clone()
         return tuple(changed)
 
-    def calls(self, fn: Callable[..., Any], count: int) -> list[Call]:
-        """Return `count` calls to time, over rotating sets, the last one on the first set.
+    def order(self, count: int, sets: int) -> list[int]:
+        """Return the set of each call: the last one on the first set, those before on others."""
+        home = self.contents.index(0) if 0 in self.contents else 0
+        return [(home + i % sets) % len(self.sets) for i in reversed(range(count))]
+
+    def calls(self, fn: Callable[..., Any], count: int, sets: int) -> list[Call]:
+        """Return `count` calls to time, over so many rotating sets, the last one on the first.
 
         Backward calls hold their graph, built here: each of them can run once.
         """
-        turns = [self.sets[i % len(self.sets)] for i in reversed(range(count))]
+        turns = [self.sets[i] for i in self.order(count, sets)]
         if self.direction == "fwd":
             return [_forward(fn, turn.inputs) for turn in turns]
         return [self._backward(fn, turn) for turn in turns]
@@ -145,7 +196,7 @@ class Problem:
         )
         if self.direction == "fwd":
             return InputSet(inputs, None)
-        like = self.first.dys if self.sets else self._outputs(inputs)
+        like = self.sets[0].dys if self.sets else self._outputs(inputs)
         return InputSet(inputs, accuracy.make_dys(like or (), generator))
 
     def _outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
@@ -163,15 +214,23 @@ def build(group: Group, emit: Emit) -> Problem:
     direction: Direction = "bwd" if group.direction == "bwd" else "fwd"
     device = torch.device(group.device)
     dtype: torch.dtype = getattr(torch, group.dtype)
-    problem = Problem(spec, case, group, direction, dtype, device, [], {})
+    problem = Problem(spec, case, group, direction, dtype, device, [])
     problem.grow(1)
-    problem.pristine = {n: t.clone() for n, t in problem.first.tensors.items()}
+    problem.origin  # noqa: B018 - before anybody can overwrite the set that it copies
     return problem
 
 
 def rotation(problem: Problem, calls: int) -> int:
     """Return how many input sets to rotate through for blocks of so many calls."""
     return make.how_many(problem.first.nbytes, problem.device, calls)
+
+
+def _fill(into: InputSet, source: InputSet) -> InputSet:
+    """Return `source` at the addresses of `into`."""
+    held = into.tensors
+    for name, tensor in source.tensors.items():
+        make.overwrite(held[name], tensor)
+    return InputSet({n: held.get(n, v) for n, v in source.inputs.items()}, into.dys)
 
 
 def _forward(fn: Callable[..., Any], inputs: Inputs) -> Call:

@@ -21,14 +21,14 @@ class Trial:
     """What is known so far; a `status` ends the trial.
 
     fn          the implementation; None for the lab's own copies
-    make_calls  count -> that many calls to time, the last one on the first input set
+    make_calls  count, sets -> that many calls over so many input sets, the last one on the first
     checked     outputs or gradients of the first input set that passed the check
     call_us     rough time of one call, for the planning of the rounds
     call_bytes  rough memory that one prepared call holds, with its graph and its result
     """
 
     cell: Cell
-    make_calls: Callable[[int], list[Call]]
+    make_calls: Callable[[int, int], list[Call]]
     cost: Cost
     fn: Callable[..., Any] | None = None
     checked: Mapping[str, Tensor] = field(default_factory=dict)
@@ -55,7 +55,9 @@ class Trial:
     def fail(self, status: Status, reason: str) -> None:
         self.status, self.reason = status, reason
 
-    def measurement(self, timer: str, reading: Reading | None, disturbance: str) -> Measurement:
+    def measurement(
+        self, timer: str, reading: Reading | None, hot_us: tuple[float, ...], disturbance: str
+    ) -> Measurement:
         """Return the record of the trial; its numbers are noisy if something disturbed them."""
         known: dict[str, Any] = {
             "cell": self.cell,
@@ -72,6 +74,7 @@ class Trial:
             reason="; ".join(filter(None, (self.reason, disturbance))),
             timer=timer,
             samples_us=reading.samples_us,
+            hot_us=hot_us,
             # A call on a CPU returns when it is done, so the host is busy all the time.
             host_us=median(reading.samples_us) if timer == "wall" else self.host_us,
             peak_bytes=self.peak_bytes,

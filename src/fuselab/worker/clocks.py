@@ -1,0 +1,74 @@
+"""The state of a GPU beside each block of timed calls: clock, temperature, what held it back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fuselab import environment
+from fuselab.worker.protocol import Proof
+
+# Bits of NVML's clocks event reasons; those that are no hindrance (idle, a set clock) are left out.
+REASONS = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+# A power cap is a fact of the card; the others mean that something is wrong with the machine.
+DISTURBING = frozenset(REASONS.values()) - {"power cap"}
+SM_CLOCK = 1
+TEMPERATURE_GPU = 0
+
+
+class Clocks:
+    """Collects one reading a block for each label; empty where there is no GPU or no NVML."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._handle: Any = None
+        self._library: Any = environment.nvml() if device.type == "cuda" else None
+        if self._library is not None:
+            uuid = torch.cuda.get_device_properties(device).uuid
+            self._handle = self._ask("nvmlDeviceGetHandleByUUID", f"GPU-{uuid}")
+        self._mhz: dict[str, list[int]] = {}
+        self._celsius: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+
+    def read(self, label: str) -> None:
+        """Note the state now, while the clock still is that of the block that just ended."""
+        if self._handle is None:
+            return
+        mhz = self._ask("nvmlDeviceGetClockInfo", self._handle, SM_CLOCK)
+        celsius = self._ask("nvmlDeviceGetTemperature", self._handle, TEMPERATURE_GPU)
+        bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle)
+        if mhz:
+            self._mhz.setdefault(label, []).append(mhz)
+        self._celsius[label] = max(celsius or 0, self._celsius.get(label, 0))
+        self._reasons[label] = self._reasons.get(label, 0) | (bits or 0)
+
+    def proof(self, label: str) -> Proof:
+        """Return the SM clock of each block, the highest temperature, and what held it back."""
+        if label not in self._mhz:
+            return {}
+        return {
+            "sm_mhz": self._mhz[label],
+            "temperature_c": self._celsius[label],
+            "throttle": self._held_back(label),
+        }
+
+    def disturbance(self, label: str) -> str:
+        """Say what slowed the GPU down that should not, or ""."""
+        found = [reason for reason in self._held_back(label) if reason in DISTURBING]
+        return f"the GPU reported {' and '.join(found)} while it was timed" if found else ""
+
+    def _held_back(self, label: str) -> list[str]:
+        bits = self._reasons.get(label, 0)
+        return [name for bit, name in REASONS.items() if bits & bit]
+
+    def _ask(self, call: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._library, call)(*arguments)
+        except self._library.NVMLError:
+            return None

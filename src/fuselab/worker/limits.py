@@ -1,0 +1,50 @@
+"""What no cold call can beat: the datasheet's bandwidth of the memory."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import torch
+
+from fuselab import environment
+from fuselab.model import Status
+from fuselab.worker.inputs import cache_bytes
+from fuselab.worker.timing import Arena, Timing
+from fuselab.worker.trial import Trial
+
+MEMORY_CLOCK = 2
+# Both edges of the clock carry data; NVML gives MHz and bits.
+TRANSFERS = 2
+# Below this many caches, much of what a call needs may still be in one.
+CACHES = 4
+SHARE = 0.95
+
+
+def peak_bandwidth(device: torch.device) -> float | None:
+    """Return the bytes a second of the memory's width and highest clock, None where unknown."""
+    library = environment.nvml() if device.type == "cuda" else None
+    if library is None:
+        return None
+    try:
+        uuid = torch.cuda.get_device_properties(device).uuid
+        handle = library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        bits = library.nvmlDeviceGetMemoryBusWidth(handle)
+        mhz = library.nvmlDeviceGetMaxClockInfo(handle, MEMORY_CLOCK)
+    except library.NVMLError:
+        return None
+    return float(bits) / 8 * mhz * 1e6 * TRANSFERS or None
+
+
+def refuse_impossible(trial: Trial, timing: Timing, arena: Arena, peak: float | None) -> None:
+    """End a trial that is faster than its bytes can come from memory."""
+    reading = timing.readings.get(trial.name)
+    needed = trial.cost.bytes
+    cold = trial.proof.get("cold")
+    if not (peak and reading and cold) or needed < CACHES * cache_bytes(arena.device):
+        return
+    took, least = median(reading.samples_us), needed / peak * 1e6
+    if trial.alive and took < SHARE * least:
+        trial.fail(
+            Status.INVALID,
+            f"{took:.1f} us for {needed} bytes, which this memory needs {least:.1f} us to move",
+        )

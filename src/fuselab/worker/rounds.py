@@ -1,0 +1,183 @@
+"""Interleaved rounds: every implementation is timed once a round, in rotating order."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from time import monotonic
+from typing import Any
+
+import torch
+
+from fuselab import stats
+from fuselab.model import Status
+from fuselab.precision import Level
+from fuselab.timers import CannotTime, Reading, Timer, TimerError
+from fuselab.worker.audit import Audit
+from fuselab.worker.baselines import COMPILE
+from fuselab.worker.clocks import Clocks
+from fuselab.worker.guard import GUARD
+from fuselab.worker.inputs import COLD_FACTOR, cache_bytes
+from fuselab.worker.load import OtherLoad
+from fuselab.worker.protocol import Emit, Fatal, judge
+from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer
+from fuselab.worker.trial import Trial
+
+HOT_CALLS = 10
+
+
+class Rounds:
+    """Times trials in sweeps of interleaved rounds until each has reached the level, or its cap.
+
+    A trial ends here if it overwrites its inputs, if a timed result is wrong, or if the timer
+    cannot vouch for it.
+    """
+
+    def __init__(
+        self, trials: Sequence[Trial], plans: Mapping[str, Plan], arena: Arena, emit: Emit
+    ) -> None:
+        self._trials = [trial for trial in trials if trial.alive]
+        self._plans, self._arena, self._emit = plans, arena, emit
+        self._scrub = _scrubber(arena)
+        self._clocks = Clocks(arena.device)
+        self._spent = dict.fromkeys((trial.name for trial in self._trials), 0.0)
+        self._turn = 0
+
+    def run(self, level: Level, timer_name: str, audit: Audit | None) -> Timing:
+        """Return what the rounds gave."""
+        timing = Timing(make_timer(self._arena.device, timer_name).name)
+        pending = self._trials
+        gc.collect()
+        gc.disable()
+        try:
+            with OtherLoad() as load:
+                while pending:
+                    timer = make_timer(self._arena.device, timer_name)
+                    self._sweep(pending, timer, level, audit, timing)
+                    pending = [t for t in pending if t.alive and self._goes_on(t, level, timing)]
+        except TimerError as error:
+            for trial in self._trials:
+                if trial.alive:
+                    trial.fail(Status.INVALID, str(error))
+        finally:
+            gc.enable()
+        for trial in self._trials:
+            self._conclude(trial, level, timing, load.disturbance)
+        return timing
+
+    def _sweep(
+        self,
+        pending: Sequence[Trial],
+        timer: Timer,
+        level: Level,
+        audit: Audit | None,
+        timing: Timing,
+    ) -> None:
+        with timer:
+            for turn in range(level.rounds):
+                if self._turn:
+                    self._arena.refresh(turn)
+                self._turn += 1
+                first = turn % len(pending)
+                for trial in [*pending[first:], *pending[:first]]:
+                    if trial.alive:
+                        self._block(trial, timer, audit)
+            for trial in pending:
+                if trial.alive:
+                    self._hot_block(trial, timer)
+        timing.add(timer.readings())
+
+    def _block(self, trial: Trial, timer: Timer, audit: Audit | None) -> None:
+        count = self._plans[trial.name].calls
+        keep = audit.choose(count) if audit else frozenset()
+        outputs = self._timed(trial, trial.name, count, self._arena.sets, timer, keep)
+        replaced = GUARD.replaced()
+        if replaced:
+            raise Fatal(trial.name, Status.INVALID, f"replaced {replaced} while timed")
+        changed = self._arena.overwritten() if trial.alive else ()
+        if changed:
+            trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)} while timed")
+        if audit and trial.alive:
+            audit.verify(trial, count, outputs)
+
+    def _hot_block(self, trial: Trial, timer: Timer) -> None:
+        if self._arena.set_bytes > cache_bytes(self._arena.device):
+            return
+        count = min(self._plans[trial.name].calls, HOT_CALLS * self._plans[trial.name].batch)
+        self._timed(trial, trial.name + HOT, count, 1, timer, frozenset())
+
+    def _timed(
+        self, trial: Trial, label: str, count: int, sets: int, timer: Timer, keep: frozenset[int]
+    ) -> Mapping[int, Any]:
+        self._emit("start", trial.name, "timing")
+        begin = monotonic()
+        with trial.recompiling if trial.name == COMPILE else nullcontext():
+            try:
+                with timer.preparing():
+                    calls = trial.make_calls(count, sets)
+                if label == trial.name:
+                    self._scrub()
+                outputs = timer.block(label, calls, self._plans[trial.name].batch, keep)
+            except CannotTime as error:
+                trial.fail(Status.UNSUPPORTED, str(error))
+                return {}
+            except (Exception, SystemExit) as error:
+                # The timer's window is cut: the group must be timed again without the culprit.
+                reason = judge(error, trial.name, "timing", self._arena.device)
+                raise Fatal(trial.name, Status.ERROR, reason) from error
+        self._clocks.read(label)
+        self._spent[trial.name] += monotonic() - begin
+        return outputs
+
+    def _goes_on(self, trial: Trial, level: Level, timing: Timing) -> bool:
+        within = self._spent[trial.name] < level.cap_s
+        return within and bool(_missed(trial, level, timing))
+
+    def _conclude(self, trial: Trial, level: Level, timing: Timing, load: str) -> None:
+        """Note how the numbers came about, and what makes them noisy."""
+        reading = timing.readings.get(trial.name)
+        if reading is None:
+            return
+        trial.proof |= _proof(self._plans[trial.name], self._arena, reading)
+        trial.proof |= self._clocks.proof(trial.name) | {"rounds": self._turn}
+        disturbed = (
+            load if self._arena.device.type == "cpu" else self._clocks.disturbance(trial.name)
+        )
+        found = (disturbed, _missed(trial, level, timing))
+        timing.disturbance[trial.name] = "; ".join(filter(None, found))
+
+
+def _missed(trial: Trial, level: Level, timing: Timing) -> str:
+    samples = timing.readings[trial.name].samples_us
+    width = stats.summary(samples).relative_half_width
+    return level.missed(len(samples), sum(samples), width)
+
+
+def _scrubber(arena: Arena) -> Callable[[], None]:
+    """Return what reads the cache full of something else; the timer does not see it."""
+    if not arena.scrubs:
+        return lambda: None
+    words = COLD_FACTOR * cache_bytes(arena.device) // 4
+    scratch = torch.rand(words, device=arena.device)
+    total = torch.empty((), device=arena.device)
+
+    def scrub() -> None:
+        torch.sum(scratch, dim=0, out=total)
+
+    return scrub
+
+
+def _proof(plan: Plan, arena: Arena, reading: Reading) -> dict[str, Any]:
+    proof: dict[str, Any] = {
+        "calls_per_round": plan.calls,
+        "batch": plan.batch,
+        "sets": arena.sets,
+        "rotated_bytes": arena.sets * arena.set_bytes,
+        "cold": arena.rotates_cold or (arena.scrubs and plan.calls <= arena.sets),
+    }
+    if reading.kernels:
+        proof["kernels"] = dict(reading.kernels)
+        proof["launches"] = sum(reading.kernels.values())
+        proof["steady"] = reading.steady
+    return proof

@@ -1,0 +1,180 @@
+"""Implementations that look fast or right without being it; each names the verdict it must get."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from checker import model
+from torch import Tensor
+
+from fuseline.testing import Case, Implementation, OpSpec
+
+CHEATS: dict[str, tuple[Callable[..., Tensor], str, str]] = {}
+_seen: dict[Any, Any] = {}
+
+
+def cheat(status: str, reason: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Enter an implementation with the status and the words that it must be caught with."""
+
+    def enter(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        CHEATS[fn.__name__] = fn, status, reason
+        return fn
+
+    return enter
+
+
+def _calls(name: str) -> int:
+    _seen[name] = _seen.get(name, 0) + 1
+    return int(_seen[name])
+
+
+@cheat("incorrect", "wrong in a timed call")
+def cached_by_pointer(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    key = "pointer", x.data_ptr(), weight.data_ptr()
+    if key not in _seen:
+        _seen[key] = model.eager(x, weight, eps)
+    return _seen[key]
+
+
+@cheat("invalid", "on contents it has seen before")
+def remembers_contents(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    key = "contents", *x.view(-1)[:: max(1, x.numel() // 4)].tolist()
+    if key not in _seen:
+        _seen[key] = model.eager(x, weight, eps)
+    return _seen[key]
+
+
+@cheat("incorrect", "wrong in a timed call")
+def warm_only_cache(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if _calls("warm") <= 6 or "result" not in _seen:
+        _seen["result"] = model.eager(x, weight, eps)
+    return _seen["result"]
+
+
+class Lazy(Tensor):
+    """Computes when somebody looks."""
+
+    @staticmethod
+    def __new__(cls, make: Callable[[], Tensor], like: Tensor) -> Lazy:
+        return torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype)
+
+    def __init__(self, make: Callable[[], Tensor], like: Tensor) -> None:
+        self.make = make
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*(a.make() if isinstance(a, Lazy) else a for a in args), **(kwargs or {}))
+
+
+@cheat("incorrect", "Lazy, expected a Tensor")
+def lazy_tensor(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return Lazy(lambda: model.eager(x, weight, eps), x)
+
+
+@cheat("invalid", "replaced")
+def patched_timer(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    import fuselab.timers.wall
+
+    real = time.perf_counter_ns
+    fuselab.timers.wall.perf_counter_ns = lambda: real() // 10
+    return model.eager(x, weight, eps)
+
+
+@cheat("invalid", "replaced")
+def patched_comparison(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    torch.equal = lambda a, b: True
+    return model.eager(x, weight, eps)
+
+
+@cheat("incorrect", "wrong in a timed call")
+def stale_output(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    if _calls("stale") % 5:
+        _seen["stale y"] = model.eager(x, weight, eps)
+    return _seen["stale y"]
+
+
+@cheat("invalid", "changed after the call had returned")
+def background_thread(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    y = torch.empty_like(x)
+
+    def work() -> None:
+        time.sleep(0.001)
+        y.copy_(model.eager(x, weight, eps))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    if _calls("thread") <= 4:
+        thread.join()
+    return y
+
+
+@cheat("incorrect", "above the limit")
+def precision_downgrade(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return model.eager(x.bfloat16(), weight.bfloat16(), eps).to(x.dtype)
+
+
+@cheat("incorrect", "")
+def skipped_tail(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    y = torch.empty_like(x)
+    y[:-1] = model.eager(x[:-1], weight, eps)
+    return y
+
+
+@cheat("invalid", "overwrote its input x")
+def in_place_on_input(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x.copy_(model.eager(x, weight, eps))
+
+
+@cheat("incorrect", "wrong in a timed call")
+def skips_repeats(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Does nothing where the first element is that of the last call to this address."""
+    key = "first", x.data_ptr()
+    if _calls("skips") > 10 and key in _seen:
+        return _seen[key]
+    _seen[key] = model.eager(x, weight, eps)
+    return _seen[key]
+
+
+@cheat("incorrect", "wrong in a timed call")
+def right_until_timed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    y = model.eager(x, weight, eps)
+    return y if _calls("until") <= 6 else torch.zeros_like(y)
+
+
+@torch._dynamo.disable
+def _not_compiled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return model.eager(x, weight, eps)
+
+
+def never_compiles(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _not_compiled(x, weight, eps)
+
+
+def specs() -> list[OpSpec]:
+    """One operator a cheat, so that each has a worker's attention to itself."""
+    base = replace(
+        model.spec(model.eager),
+        cases=(Case("256x2048", {"shape": (256, 2048)}),),
+        dtypes=(torch.float32,),
+    )
+    made = [
+        replace(
+            base,
+            name=name,
+            implementations=(
+                Implementation(name, fn),
+                Implementation("eager", model.eager, "eager"),
+            ),
+        )
+        for name, (fn, _, _) in CHEATS.items()
+    ]
+    fallback = Implementation("eager", never_compiles, "eager")
+    return [*made, replace(base, name="never_compiles", implementations=(fallback,))]
+
+
+SPECS = specs()
