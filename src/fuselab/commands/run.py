@@ -68,14 +68,15 @@ def run(
         view = build.build(
             metrics.records(stored), store.environment(), store.span(), title=f"fuselab run {out}"
         )
-    asked = [m for m in stored if m.cell in {cell for group in plan for cell in group.cells}]
+    cells = {cell for group in plan for cell in group.cells}
+    asked = [m for m in stored if m.cell in cells]
     counts = Counter(str(m.status) for m in asked)
     if as_json:
-        cells = [
+        flat = [
             {name: metrics.finite(value) for name, value in record.items()}
             for record in metrics.records(stored)
         ]
-        print(json.dumps({"store": out, "statuses": counts, "cells": cells}))
+        print(json.dumps({"store": out, "statuses": counts, "cells": flat}))
     else:
         print(text.to_terminal(view))
         print(", ".join(f"{n} {status}" for status, n in counts.most_common()), f"in {out}")
