@@ -18,7 +18,8 @@ Record = dict[str, Any]
 
 COLUMNS = (
     *("op", "impl", "role", "direction", "case", "dtype", "layout", "device"),
-    *("status", "reason", "median_us", "ci_low_us", "ci_high_us", "samples", "timer", "host_us"),
+    *("status", "reason", "median_us", "ci_low_us", "ci_high_us", "samples", "precision", "timer"),
+    *("hot_us", "host_us", "sm_mhz"),
     *("max_abs_error", "rms_error", "max_ulp", "eager_ratio"),
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
@@ -171,8 +172,11 @@ def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Tim
         "ci_low_us": summary.low if summary else None,
         "ci_high_us": summary.high if summary else None,
         "samples": summary.count if summary else None,
+        "precision": measurement.precision,
         "timer": measurement.timer,
+        "hot_us": stats.median(measurement.hot_us) if measurement.hot_us else None,
         "host_us": measurement.host_us,
+        "sm_mhz": stats.median(proof["sm_mhz"]) if proof.get("sm_mhz") else None,
         "max_abs_error": accuracy.max_abs if accuracy else None,
         "rms_error": accuracy.rms if accuracy else None,
         "max_ulp": accuracy.max_ulp if accuracy else None,

@@ -21,6 +21,8 @@ from typing import Any
 
 from fuselab import caches, variables
 from fuselab.model import Group, Measurement, Status
+from fuselab.pooling import pool
+from fuselab.precision import LEVELS
 
 Entry = Callable[[Connection, Connection, str, str], None]
 
@@ -228,10 +230,14 @@ class Worker:
 
 
 def run(groups: Sequence[Group], worker: Worker) -> Iterator[Step]:
-    """Yield each group when it is measured."""
+    """Yield each group when it is measured, by as many processes as its precision wants."""
     for group in groups:
         begin = monotonic()
-        measured = _measure(group, worker)
+        found = [_measure(group, worker)]
+        for _ in range(LEVELS[group.precision].processes - 1):
+            worker.close()
+            found.append(_measure(group, worker))
+        measured = tuple(pool(those) for those in zip(*found, strict=True))
         yield Step(group, measured, worker.environment, monotonic() - begin)
 
 

@@ -14,6 +14,8 @@ NOT_MEASURED = "not measured"
 
 _SHOWN: tuple[tuple[str, Column, Callable[[Any], str]], ...] = (
     ("median_us", Column("time", "us"), lambda us: f"{us:.3f}"),
+    ("hot_us", Column("in cache", "us"), lambda us: f"{us:.3f}"),
+    ("host_us", Column("host", "us"), lambda us: f"{us:.3f}"),
     ("dram_read_bytes", Column("read", "measured"), size),
     ("dram_write_bytes", Column("written", "measured"), size),
     ("ideal_bytes", Column("read + written", "model"), size),
