@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
-# Inductor keeps precompiled C++ headers in the shared folder wherever its cache is.
-HEADERS = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+# Inductor keeps precompiled C++ headers in the temporary folder wherever its cache is.
+SUBFOLDERS = FOLDERS | {"TMPDIR": "tmp"}
 
 
 class CacheError(OSError):
@@ -35,20 +35,20 @@ def variables() -> dict[str, str]:
     A folder that the user has set is kept if it is private too, else CacheError.
     """
     chosen = {name: Path(os.environ[name]) for name in FOLDERS if _set_by_user(name)}
-    found = _below(root()) if chosen.keys() != FOLDERS.keys() else {}
-    return HEADERS | found | {n: str(_private(folder, n)) for n, folder in chosen.items()}
+    ours = {name: sub for name, sub in SUBFOLDERS.items() if name not in chosen}
+    return _below(root(), ours) | {n: str(_private(folder, n)) for n, folder in chosen.items()}
 
 
 @contextmanager
 def fresh() -> Iterator[dict[str, str]]:
     """Yield the variables of empty private caches, which go with the context."""
     with tempfile.TemporaryDirectory(prefix="fuselab-", ignore_cleanup_errors=True) as folder:
-        yield HEADERS | _below(Path(folder))
+        yield _below(Path(folder))
 
 
-def _below(folder: Path) -> dict[str, str]:
+def _below(folder: Path, wanted: Mapping[str, str] = SUBFOLDERS) -> dict[str, str]:
     _private(folder, "cache folder")
-    return {name: str(_private(folder / sub, "cache folder")) for name, sub in FOLDERS.items()}
+    return {name: str(_private(folder / sub, "cache folder")) for name, sub in wanted.items()}
 
 
 def _set_by_user(name: str) -> bool:

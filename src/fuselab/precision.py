@@ -41,7 +41,7 @@ class Level:
 LEVELS = {
     level.name: level
     for level in (
-        Level("quick", rounds=3, samples=9),
+        Level("quick", rounds=3, samples=3),
         Level("standard", rounds=5, samples=30, half_width=0.01, cap_s=2.0),
         Level(
             "publish",

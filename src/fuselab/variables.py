@@ -7,6 +7,7 @@ worker by message only. No tokens, host names or user names belong on the list.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 
 NAMES = (
@@ -33,6 +34,8 @@ def impose(wanted: Mapping[str, str]) -> None:
     for name in current().keys() - wanted.keys():
         del os.environ[name]
     os.environ.update(wanted)
+    # Python has looked it up in the fork server already.
+    tempfile.tempdir = None
 
 
 def _matters(name: str) -> bool:

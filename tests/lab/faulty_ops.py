@@ -127,6 +127,11 @@ def sets_threads(x: Tensor, scale: float) -> Tensor:
     return right(x, scale)
 
 
+def sets_threads_and_raises(x: Tensor, scale: float) -> Tensor:
+    sets_threads(x, scale)
+    raise ValueError("no such tile size")
+
+
 def wrong(x: Tensor, scale: float) -> Tensor:
     return right(x, scale * 1.01)
 
@@ -142,6 +147,6 @@ def exits(x: Tensor, scale: float) -> Tensor:
 FAULTY = spec(
     "faulty", right, segfaults, aborts, hangs, raises, starves, overwrites, wrong, exits,
     overwrites_later, wrong_later, returns_a_list, returns_integers, returns_half, returns_more,
-    returns_none_later, resizes, raises_strangely, sets_threads, hangs_in_python, hangs_later,
+    returns_none_later, resizes, raises_strangely, sets_threads, sets_threads_and_raises, hangs_in_python, hangs_later,
     kills_itself, leaves, interrupts, recurses, allocates,
 )  # fmt: skip

@@ -50,6 +50,7 @@ FAULTS = {
     "resizes": ("invalid", "overwrote its input x"),
     "raises_strangely": ("error", "Strange (during forward)"),
     "sets_threads": ("invalid", "changed the settings of the process: threads: "),
+    "sets_threads_and_raises": ("error", "no such tile size (during forward); changed the"),
     "wrong": ("incorrect", "out0: error"),
     "wrong_later": ("incorrect", "right at first, wrong in the last timed call: out0: error"),
 }

@@ -1,4 +1,4 @@
-"""Checks of the results of timed calls: at least a tenth of them, at moments nobody can foresee."""
+"""Checks of the results of timed calls: at least a tenth of them, nobody can foresee which."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from fuselab.worker.trial import Trial
 from fuseline.testing import accuracy
 
 SHARE = 0.1
+COUNTED = ("timed_calls", "checked_calls")
 
 
 class Audit:
-    """Looks at calls on a tenth of the contents, and computes there what is right."""
+    """Looks at the last call of each block, and at the end of a sweep at others, up to a tenth."""
 
     def __init__(self, problem: Problem, eager: Figures | None) -> None:
         self._problem = problem
@@ -29,18 +30,13 @@ class Audit:
         self._right: dict[str, Mapping[str, Tensor]] = {}
         self._random = random.Random()
 
-    def choose(self, count: int) -> frozenset[int]:
-        """Return the calls of a block to check: the last one, and a tenth of all at random."""
-        contents, watched = self._contents(count), self._watched()
-        known = [i for i in range(count - 1) if contents[i] in watched]
-        wanted = min(len(known), max(1, math.ceil(SHARE * count) - 1))
-        chosen = frozenset(self._random.sample(known, wanted))
-        return chosen | {count - 1} if contents[count - 1] in watched else chosen
-
-    def _watched(self) -> set[int]:
-        """Return the contents looked at in this round: a tenth; 0, and some that are new."""
-        ranked = sorted(self._problem.contents, key=lambda content: content != 0)
-        return set(ranked[: max(2, math.ceil(SHARE * len(ranked)))])
+    def choose(self, trial: Trial, count: int, closing: bool) -> frozenset[int]:
+        """Return the calls of a block to check; `closing` blocks make up for what is missing."""
+        last, wanted = count - 1, 0
+        if closing:
+            timed, checked = (trial.proof.get(name, 0) for name in COUNTED)
+            wanted = max(1, math.ceil(SHARE * (timed + count)) - checked - 1)
+        return frozenset({last, *self._random.sample(range(last), min(last, wanted))})
 
     def verify(self, trial: Trial, count: int, outputs: Mapping[int, Any]) -> None:
         """End the trial if a result of its timed calls is not right."""
@@ -48,8 +44,8 @@ class Audit:
         for index, output in outputs.items():
             if trial.alive and trial.checked:
                 self._verify(trial, contents[index], output)
-        trial.proof["timed_calls"] = trial.proof.get("timed_calls", 0) + count
-        trial.proof["checked_calls"] = trial.proof.get("checked_calls", 0) + len(outputs)
+        for name, more in zip(COUNTED, (count, len(outputs)), strict=True):
+            trial.proof[name] = trial.proof.get(name, 0) + more
 
     def _contents(self, count: int) -> list[int]:
         held = self._problem.contents
@@ -78,9 +74,10 @@ class Audit:
                 return ""
         given = self._problem.sets[self._problem.contents.index(content)]
         figures = self._errors(given, results)
-        reason = over_budget(
-            self._problem, trial.name, results, figures, self._yardstick(content, given)
-        )
+        reason = over_budget(self._problem, trial.name, results, figures, None)
+        if reason:
+            eager = self._yardstick(content, given)
+            reason = over_budget(self._problem, trial.name, results, figures, eager)
         if not reason and content == 0:
             self._right[trial.name] = results
         return reason

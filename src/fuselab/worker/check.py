@@ -66,6 +66,7 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     except (Exception, SystemExit) as error:
         trial.fail(Status.ERROR, judge(error, name, phase, problem.device))
         problem.overwritten()
+        _require_settings(trial, before, problem.device, f"{trial.reason}; ")
         return trial
     changed = problem.overwritten()
     if changed:
@@ -74,16 +75,23 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     replaced = GUARD.replaced()
     if replaced:
         raise Fatal(name, Status.INVALID, f"replaced {replaced}")
-    altered = settings.changes(before, settings.snapshot(problem.device))
-    if altered and trial.name not in baselines.BASELINES:
-        # Those who come after would be timed under them: they get a fresh process.
-        raise Fatal(name, Status.INVALID, f"changed the settings of the process: {altered}")
+    _require_settings(trial, before, problem.device)
     emit("start", name, "check")
     try:
         _accept(problem, trial, results, eager)
     except Exception as error:
         trial.fail(Status.ERROR, judge(error, name, "check", problem.device))
     return trial
+
+
+def _require_settings(
+    trial: Trial, before: settings.Settings, device: torch.device, error: str = ""
+) -> None:
+    """Raise Fatal if the process is not set as before: those who come after would be timed so."""
+    altered = settings.changes(before, settings.snapshot(device))
+    if altered and trial.name not in baselines.BASELINES:
+        status = Status.ERROR if error else Status.INVALID
+        raise Fatal(trial.name, status, f"{error}changed the settings of the process: {altered}")
 
 
 def _accept(

@@ -17,7 +17,7 @@ from fuselab.worker.trial import Trial
 # Looks at a result right after the call and once more after this.
 SETTLE_S = 0.02
 LOOKS = 2
-PAIRS = 5
+PAIRS = 3
 # A busy machine may stretch either side; who remembers does so each time.
 ATTEMPTS = 4
 # Less than this share of the time on contents seen before, and so much less of it at least.

@@ -82,15 +82,15 @@ class Rounds:
                 first = turn % len(pending)
                 for trial in [*pending[first:], *pending[:first]]:
                     if trial.alive:
-                        self._block(trial, timer, audit)
+                        self._block(trial, timer, audit, closing=turn == level.rounds - 1)
             for trial in pending:
                 if trial.alive:
                     self._hot_block(trial, timer)
         timing.add(timer.readings())
 
-    def _block(self, trial: Trial, timer: Timer, audit: Audit | None) -> None:
+    def _block(self, trial: Trial, timer: Timer, audit: Audit | None, closing: bool) -> None:
         count = self._plans[trial.name].calls
-        keep = audit.choose(count) if audit else frozenset()
+        keep = audit.choose(trial, count, closing) if audit else frozenset()
         outputs = self._timed(trial, trial.name, count, self._arena.sets, timer, keep)
         replaced = GUARD.replaced()
         if replaced:

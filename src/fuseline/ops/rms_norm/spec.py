@@ -15,7 +15,7 @@ from fuseline.ops.rms_norm.op import DTYPES, SELECTOR, rms_norm
 _SEED_ROWS = (128, 512, 2048)
 _SEED_LENGTHS = (32, 61, 64, 128, 130, 256, 512, 1024, 1027, 2048, 4096, 8192, 16384)
 _CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (9, 1027), (65, 257), (3, 5000), (2, 40001))
-_QUICK = {(4, 128, 32), (4, 128, 1027), (4, 512, 2048)}
+_QUICK = {(4, 128, 32), (4, 128, 1027), (4, 512, 1024)}
 
 
 def _case(shape: tuple[int, ...], *suites: str, weight: str = "same") -> Case:
