@@ -93,9 +93,12 @@ def patched_comparison(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @cheat("incorrect", "wrong in a timed call")
 def stale_output(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    if _calls("stale") % 5:
-        _seen["stale y"] = model.eager(x, weight, eps)
-    return _seen["stale y"]
+    """Answers with the result of the call before."""
+    y = model.eager(x, weight, eps)
+    if _calls("stale") <= 4:
+        _seen["stale y"] = y
+    before, _seen["stale y"] = _seen["stale y"], y
+    return before
 
 
 @cheat("invalid", "changed after the call had returned")

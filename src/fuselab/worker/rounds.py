@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import monotonic
@@ -42,6 +43,7 @@ class Rounds:
         self._scrub = _scrubber(arena)
         self._clocks = Clocks(arena.device)
         self._spent = dict.fromkeys((trial.name for trial in self._trials), 0.0)
+        self._rounds: Counter[str] = Counter()
         self._turn = 0
 
     def run(self, level: Level, timer_name: str, audit: Audit | None) -> Timing:
@@ -89,6 +91,7 @@ class Rounds:
         timing.add(timer.readings())
 
     def _block(self, trial: Trial, timer: Timer, audit: Audit | None, closing: bool) -> None:
+        self._rounds[trial.name] += 1
         count = self._plans[trial.name].calls
         keep = audit.choose(trial, count, closing) if audit else frozenset()
         outputs = self._timed(trial, trial.name, count, self._arena.sets, timer, keep)
@@ -139,8 +142,12 @@ class Rounds:
         reading = timing.readings.get(trial.name)
         if reading is None:
             return
+        idle = sum(us <= 0 for us in reading.samples_us)
+        if idle and trial.alive:
+            total = len(reading.samples_us)
+            trial.fail(Status.INVALID, f"{idle} of {total} timed calls ran nothing on the device")
         trial.proof |= _proof(self._plans[trial.name], self._arena, reading)
-        trial.proof |= self._clocks.proof(trial.name) | {"rounds": self._turn}
+        trial.proof |= self._clocks.proof(trial.name) | {"rounds": self._rounds[trial.name]}
         disturbed = (
             load if self._arena.device.type == "cpu" else self._clocks.disturbance(trial.name)
         )
