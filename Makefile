@@ -33,7 +33,7 @@ demo: $(STAMP)/lab
 	$(PY) -m fuselab report $(OUT)
 
 test: $(STAMP)/dev
-	$(PY) -m pytest -m "not gpu"
+	$(PY) -m pytest -m "not gpu and not long"
 
 gpu-test: $(STAMP)/dev
 	$(PY) -c "import sys, torch; torch.cuda.is_available() or sys.exit('gpu-test: torch sees no GPU')"

@@ -211,7 +211,7 @@ def test_instructions_prefer_perf_event(refused: str, source: str, monkeypatch: 
     assert modes == [(source, "1")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(Instructions().obstacle()), reason=Instructions().obstacle())
 def test_instructions_of_this_machine(toy: str) -> None:
