@@ -132,6 +132,10 @@ def sets_threads_and_raises(x: Tensor, scale: float) -> Tensor:
     raise ValueError("no such tile size")
 
 
+def raises_later(x: Tensor, scale: float) -> Tensor:
+    return right(x, scale) if _calls("raises_later") < 8 else raises(x, scale)
+
+
 def wrong(x: Tensor, scale: float) -> Tensor:
     return right(x, scale * 1.01)
 
@@ -148,5 +152,5 @@ FAULTY = spec(
     "faulty", right, segfaults, aborts, hangs, raises, starves, overwrites, wrong, exits,
     overwrites_later, wrong_later, returns_a_list, returns_integers, returns_half, returns_more,
     returns_none_later, resizes, raises_strangely, sets_threads, sets_threads_and_raises,
-    hangs_in_python, hangs_later, kills_itself, leaves, interrupts, recurses, allocates,
+    raises_later, hangs_in_python, hangs_later, kills_itself, leaves, interrupts, recurses, allocates,
 )  # fmt: skip

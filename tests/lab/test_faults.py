@@ -46,13 +46,14 @@ FAULTS = {
     "returns_integers": ("incorrect", "out0 has shape (64, 33), torch.int64"),
     "returns_half": ("incorrect", "expected (64, 33), torch.float32"),
     "returns_more": ("incorrect", "out1 is one result more than the reference has"),
-    "returns_none_later": ("incorrect", "wrong in the last timed call"),
+    "returns_none_later": ("incorrect", "wrong in a later call"),
     "resizes": ("invalid", "overwrote its input x"),
     "raises_strangely": ("error", "Strange (during forward)"),
     "sets_threads": ("invalid", "changed the settings of the process: threads: "),
+    "raises_later": ("error", "no such tile size (during probe)"),
     "sets_threads_and_raises": ("error", "no such tile size (during forward); changed the"),
     "wrong": ("incorrect", "out0: error"),
-    "wrong_later": ("incorrect", "right at first, wrong in the last timed call: out0: error"),
+    "wrong_later": ("incorrect", "right at first, wrong in a timed call: out0: error"),
 }
 GPU_FAULTS = {
     "reads_beyond": ("crashed", "CUDA error: an illegal memory access"),

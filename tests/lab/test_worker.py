@@ -250,7 +250,9 @@ def test_other_load_is_a_disturbance_only_beyond_what_we_leave_idle(monkeypatch:
 @pytest.mark.gpu
 def test_a_group_on_a_gpu_is_cold_kernel_time(toy: str) -> None:
     wanted = replace(
-        swish("bwd", "eager", "right", "compile", "ceiling", source=toy), device="cuda:0"
+        swish("bwd", "eager", "right", "compile", "ceiling", source=toy),
+        device="cuda:0",
+        precision="quick",
     )
     found, _ = run(wanted)
     for m in found.values():

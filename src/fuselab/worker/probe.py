@@ -11,7 +11,7 @@ from torch import Tensor
 from fuselab.model import Status
 from fuselab.timers import Call
 from fuselab.worker.problem import Problem
-from fuselab.worker.protocol import Emit, judge, synchronize
+from fuselab.worker.protocol import Emit, describe, judge, synchronize
 from fuselab.worker.trial import Trial
 
 # Looks at a result right after the call and once more after this.
@@ -25,14 +25,23 @@ RECALL_SHARE = 0.5
 RECALL_US = 10.0
 
 
+class _Malformed(Exception):
+    """A call gave something else than results; the text says what."""
+
+
 def question(trial: Trial, problem: Problem, emit: Emit) -> None:
     """End the trial if its results come late or from memory."""
     emit("start", trial.name, "probe")
     try:
         reason = _late(trial, problem) or _recalled(trial, problem)
+    except _Malformed as malformed:
+        trial.fail(Status.INCORRECT, f"right at first, wrong in a later call: {malformed}")
+        return
     except (Exception, SystemExit) as error:
         trial.fail(Status.ERROR, judge(error, trial.name, "probe", problem.device))
         return
+    finally:
+        problem.refresh(0)
     if reason:
         trial.fail(Status.INVALID, reason)
 
@@ -42,13 +51,25 @@ def _late(trial: Trial, problem: Problem) -> str:
     for _ in range(LOOKS):
         (call,) = trial.make_calls(1, 1)
         synchronize(problem.device)
-        results = list(problem.named(call()).values())
+        results = _results(problem, call())
         early = [result.clone() for result in results]
         sleep(SETTLE_S)
         synchronize(problem.device)
         if not all(_same(a, b) for a, b in zip(early, results, strict=True)):
             return "its result still changed after the call had returned"
     return ""
+
+
+def _results(problem: Problem, output: object) -> list[Tensor]:
+    """Return the results of a call; _Malformed if they are not what they should be."""
+    try:
+        named = problem.named(output)
+        reason = problem.misshapen(named)
+    except Exception as error:
+        raise _Malformed(describe(error)) from error
+    if reason:
+        raise _Malformed(reason)
+    return list(named.values())
 
 
 def _recalled(trial: Trial, problem: Problem) -> str:
@@ -60,7 +81,6 @@ def _recalled(trial: Trial, problem: Problem) -> str:
             reason = ""
             break
         reason = f"it takes {again:.0f} us on contents it has seen before, {new:.0f} us on new ones"
-    problem.refresh(0)
     return reason
 
 
