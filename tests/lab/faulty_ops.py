@@ -152,5 +152,6 @@ FAULTY = spec(
     "faulty", right, segfaults, aborts, hangs, raises, starves, overwrites, wrong, exits,
     overwrites_later, wrong_later, returns_a_list, returns_integers, returns_half, returns_more,
     returns_none_later, resizes, raises_strangely, sets_threads, sets_threads_and_raises,
-    raises_later, hangs_in_python, hangs_later, kills_itself, leaves, interrupts, recurses, allocates,
+    raises_later, hangs_in_python, hangs_later, kills_itself, leaves, interrupts, recurses,
+    allocates,
 )  # fmt: skip
