@@ -41,8 +41,10 @@ def test_run_prints_a_table_and_where_it_is_stored(finished: Any) -> None:
 def test_progress_goes_to_stderr_line_by_line(finished: Any) -> None:
     lines = finished[0].stderr.splitlines()
     assert lines[0].startswith("8 cells on cpu; 0 already in")
-    assert [line.split()[0] for line in lines[1:]] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert all("to go)" in line for line in lines[1:])
+    assert lines[1].startswith("precision ")
+    assert ": about " in lines[1]
+    assert [line.split()[0] for line in lines[2:]] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert all("to go)" in line for line in lines[2:])
 
 
 def test_the_same_command_finds_its_work_done(lab: Any, finished: Any) -> None:

@@ -243,7 +243,9 @@ class Running:
         stat = Path("/proc") / self.pid_file.read_text() / "stat"
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline:
-            if not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            # A process that ends while it is read leaves nothing to read.
+            text = stat.read_text() if stat.exists() else ""
+            if not text or text.rsplit(")", 1)[1].split()[0] == "Z":
                 return True
             time.sleep(0.05)
         return False
