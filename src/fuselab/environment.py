@@ -50,7 +50,7 @@ def code(op: str, source: str) -> str:
 
 def driver() -> str | None:
     """Return the version of the NVIDIA driver, without initialising CUDA."""
-    found = _nvml("nvmlSystemGetDriverVersion")
+    found = ask_nvml("nvmlSystemGetDriverVersion")
     return str(found) if found else None
 
 
@@ -65,7 +65,8 @@ def nvml() -> Any:
     return pynvml
 
 
-def _nvml(call: str, *arguments: Any) -> Any:
+def ask_nvml(call: str, *arguments: Any) -> Any:
+    """Return what NVML answers, or None where it is missing or refuses."""
     library = nvml()
     if library is None:
         return None
@@ -73,6 +74,12 @@ def _nvml(call: str, *arguments: Any) -> Any:
         return getattr(library, call)(*arguments)
     except library.NVMLError:
         return None
+
+
+def nvml_handle(device: torch.device) -> Any:
+    """Return NVML's handle of a GPU, or None."""
+    uuid = torch.cuda.get_device_properties(device).uuid
+    return ask_nvml("nvmlDeviceGetHandleByUUID", f"GPU-{uuid}")
 
 
 def _machine() -> dict[str, Any]:
@@ -150,8 +157,8 @@ def _run_git(root: Path, *arguments: str) -> str | None:
 
 def _gpu(device: torch.device) -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(device)
-    handle = _nvml("nvmlDeviceGetHandleByUUID", f"GPU-{properties.uuid}")
-    limit = handle and _nvml("nvmlDeviceGetPowerManagementLimit", handle)
+    handle = nvml_handle(device)
+    limit = handle and ask_nvml("nvmlDeviceGetPowerManagementLimit", handle)
     return {
         "gpu": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
@@ -159,7 +166,7 @@ def _gpu(device: torch.device) -> dict[str, Any]:
         "sms": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,
         "driver": driver(),
-        "max_sm_mhz": handle and _nvml("nvmlDeviceGetMaxClockInfo", handle, 1),
-        "max_memory_mhz": handle and _nvml("nvmlDeviceGetMaxClockInfo", handle, 2),
+        "max_sm_mhz": handle and ask_nvml("nvmlDeviceGetMaxClockInfo", handle, 1),
+        "max_memory_mhz": handle and ask_nvml("nvmlDeviceGetMaxClockInfo", handle, 2),
         "power_limit_w": limit and limit / 1000,
     }

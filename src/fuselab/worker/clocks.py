@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fuselab import environment
@@ -27,11 +25,7 @@ class Clocks:
     """Collects one reading a block for each label; empty where there is no GPU or no NVML."""
 
     def __init__(self, device: torch.device) -> None:
-        self._handle: Any = None
-        self._library: Any = environment.nvml() if device.type == "cuda" else None
-        if self._library is not None:
-            uuid = torch.cuda.get_device_properties(device).uuid
-            self._handle = self._ask("nvmlDeviceGetHandleByUUID", f"GPU-{uuid}")
+        self._handle = environment.nvml_handle(device) if device.type == "cuda" else None
         self._mhz: dict[str, list[int]] = {}
         self._celsius: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
@@ -40,9 +34,9 @@ class Clocks:
         """Note the state now, while the clock still is that of the block that just ended."""
         if self._handle is None:
             return
-        mhz = self._ask("nvmlDeviceGetClockInfo", self._handle, SM_CLOCK)
-        celsius = self._ask("nvmlDeviceGetTemperature", self._handle, TEMPERATURE_GPU)
-        bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle)
+        mhz = environment.ask_nvml("nvmlDeviceGetClockInfo", self._handle, SM_CLOCK)
+        celsius = environment.ask_nvml("nvmlDeviceGetTemperature", self._handle, TEMPERATURE_GPU)
+        bits = environment.ask_nvml("nvmlDeviceGetCurrentClocksThrottleReasons", self._handle)
         if mhz:
             self._mhz.setdefault(label, []).append(mhz)
         self._celsius[label] = max(celsius or 0, self._celsius.get(label, 0))
@@ -66,9 +60,3 @@ class Clocks:
     def _held_back(self, label: str) -> list[str]:
         bits = self._reasons.get(label, 0)
         return [name for bit, name in REASONS.items() if bits & bit]
-
-    def _ask(self, call: str, *arguments: Any) -> Any:
-        try:
-            return getattr(self._library, call)(*arguments)
-        except self._library.NVMLError:
-            return None

@@ -22,17 +22,10 @@ SHARE = 0.95
 
 def peak_bandwidth(device: torch.device) -> float | None:
     """Return the bytes a second of the memory's width and highest clock, None where unknown."""
-    library = environment.nvml() if device.type == "cuda" else None
-    if library is None:
-        return None
-    try:
-        uuid = torch.cuda.get_device_properties(device).uuid
-        handle = library.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        bits = library.nvmlDeviceGetMemoryBusWidth(handle)
-        mhz = library.nvmlDeviceGetMaxClockInfo(handle, MEMORY_CLOCK)
-    except library.NVMLError:
-        return None
-    return float(bits) / 8 * mhz * 1e6 * TRANSFERS or None
+    handle = environment.nvml_handle(device) if device.type == "cuda" else None
+    bits = handle and environment.ask_nvml("nvmlDeviceGetMemoryBusWidth", handle)
+    mhz = handle and environment.ask_nvml("nvmlDeviceGetMaxClockInfo", handle, MEMORY_CLOCK)
+    return bits / 8 * mhz * 1e6 * TRANSFERS if bits and mhz else None
 
 
 def refuse_impossible(trial: Trial, timing: Timing, arena: Arena, peak: float | None) -> None:

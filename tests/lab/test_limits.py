@@ -1,0 +1,68 @@
+"""What a GPU says of itself beside the timing, and what no cold call can beat; NVML is played."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fuselab import environment
+from fuselab.model import Cell, Status
+from fuselab.timers import Reading
+from fuselab.worker import limits, timing
+from fuselab.worker.clocks import Clocks
+from fuselab.worker.trial import Trial
+from fuseline.core.spec import Cost
+
+GPU = torch.device("cuda")
+# An H200: 6144 bits at 3201 MHz, 4.917e12 bytes a second.
+ANSWERS = {
+    "nvmlDeviceGetMemoryBusWidth": 6144,
+    "nvmlDeviceGetMaxClockInfo": 3201,
+    "nvmlDeviceGetClockInfo": 1980,
+    "nvmlDeviceGetTemperature": 40,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": 0x24,
+}
+
+
+@pytest.fixture(autouse=True)
+def played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "nvml_handle", lambda device: object())
+    monkeypatch.setattr(environment, "ask_nvml", lambda call, *_: ANSWERS[call])
+    monkeypatch.setattr(limits, "cache_bytes", lambda device: 60 << 20)
+
+
+def test_clocks_note_each_block_and_what_held_it_back() -> None:
+    clocks = Clocks(GPU)
+    assert clocks.proof("x") == {}
+    for _ in range(2):
+        clocks.read("x")
+    assert clocks.proof("x") == {
+        "sm_mhz": [1980, 1980],
+        "temperature_c": 40,
+        "throttle": ["power cap", "thermal slowdown"],
+    }
+    assert clocks.disturbance("x") == "the GPU reported thermal slowdown while it was timed"
+
+
+@pytest.mark.parametrize(
+    ("took_us", "nbytes", "cold", "refused"),
+    [
+        (100.0, 512 << 20, True, True),
+        (106.0, 512 << 20, True, False),
+        (100.0, 512 << 20, False, False),
+        (10.0, 200 << 20, True, False),
+    ],
+)
+def test_nothing_cold_beats_the_datasheet(
+    took_us: float, nbytes: int, cold: bool, refused: bool
+) -> None:
+    cell = Cell("op", "mine", "fwd", "case", "float32", "contiguous", "cuda:0")
+    proof: dict[str, Any] = {"cold": cold}
+    trial = Trial(cell, lambda count, sets: [], Cost(nbytes, 0), proof=proof)
+    timed = timing.Timing("cupti", {"mine": Reading((took_us,), {})})
+    peak = limits.peak_bandwidth(GPU)
+    assert peak == pytest.approx(4.917e12, rel=1e-3)
+    limits.refuse_impossible(trial, timed, timing.Arena(GPU, 4, nbytes), peak)
+    assert (trial.status is Status.INVALID) == refused
