@@ -22,9 +22,8 @@ from fuselab.model import Group
 from fuselab.timers import Call
 from fuselab.worker import baselines
 from fuselab.worker.inputs import COLD_FACTOR, cache_bytes
-from fuselab.worker.problem import InputSet, Problem, build, rotation
+from fuselab.worker.problem import Problem, build, rotation
 from fuselab.worker.protocol import describe, synchronize
-from fuseline.testing import accuracy
 
 WARM_CALLS = 3
 COUNTED_CALLS = 10
@@ -52,7 +51,7 @@ def compile_time(task: Task, index: int) -> Figures:
     synchronize(problem.device)
     begin = perf_counter()
     fn = baselines.make(problem.spec, task["impl"], problem.device.type)
-    _prepare(problem, fn, problem.first)()
+    problem.call_on(fn, problem.first)()
     synchronize(problem.device)
     return {"seconds": perf_counter() - begin}
 
@@ -133,8 +132,8 @@ def ranges(task: Task, index: int) -> Figures:
     problem = _problem(task)
     fn = baselines.make(problem.spec, task["impl"], problem.device.type)
     for _ in range(WARM_CALLS):
-        _prepare(problem, fn, problem.first)()
-    call = _prepare(problem, fn, problem.first)
+        problem.call_on(fn, problem.first)()
+    call = problem.call_on(fn, problem.first)
     _empty_cache(problem.device)
     synchronize(problem.device)
     opened = torch.cuda.nvtx.range_start(ncu.RANGE.format(index))
@@ -175,20 +174,7 @@ def _calls(task: Task, sets: int = 0) -> list[Call]:
     torch._functorch.config.donated_buffer = False
     fn = baselines.make(problem.spec, task["impl"], problem.device.type)
     problem.grow(sets or rotation(problem, sys.maxsize))
-    return [_prepare(problem, fn, turn, keep=True) for turn in problem.sets]
-
-
-def _prepare(problem: Problem, fn: Callable[..., Any], turn: InputSet, keep: bool = False) -> Call:
-    """Return one call, of the backward with its graph; `keep` it and the call can be repeated."""
-    if problem.direction == "fwd":
-        return lambda: fn(**turn.inputs)
-    names = accuracy.gradient_names(problem.spec, turn.inputs)
-    leaves = {n: turn.inputs[n].detach().requires_grad_() for n in names}
-    ys = accuracy.as_tuple(fn(**{**turn.inputs, **leaves}))
-    pairs = [(y, dy) for y, dy in zip(ys, turn.dys or (), strict=True) if y.requires_grad]
-    outputs, seeds = [y for y, _ in pairs], [dy for _, dy in pairs]
-    wanted = list(leaves.values())
-    return lambda: torch.autograd.grad(outputs, wanted, seeds, retain_graph=keep, allow_unused=True)
+    return [problem.call_on(fn, turn, keep=True) for turn in problem.sets]
 
 
 def _empty_cache(device: torch.device) -> None:

@@ -169,10 +169,7 @@ class Problem:
 
         Backward calls hold their graph, built here: each of them can run once.
         """
-        turns = [self.sets[i] for i in self.order(count, sets)]
-        if self.direction == "fwd":
-            return [_forward(fn, turn.inputs) for turn in turns]
-        return [self._backward(fn, turn) for turn in turns]
+        return [self.call_on(fn, self.sets[i]) for i in self.order(count, sets)]
 
     def named(self, output: Any) -> dict[str, Tensor]:
         """Return what a call of `calls` gave under the names that the checker uses."""
@@ -181,14 +178,19 @@ class Problem:
         names = accuracy.gradient_names(self.spec, self.first.inputs)
         return {n: g for n, g in zip(names, output, strict=True) if g is not None}
 
-    def _backward(self, fn: Callable[..., Any], turn: InputSet) -> Call:
+    def call_on(self, fn: Callable[..., Any], turn: InputSet, keep: bool = False) -> Call:
+        """Return a call on one set; `keep` the graph of a backward and it can run again."""
+        if self.direction == "fwd":
+            return lambda: fn(**turn.inputs)
         names = accuracy.gradient_names(self.spec, turn.inputs)
         leaves = {n: turn.inputs[n].detach().requires_grad_() for n in names}
         ys = accuracy.as_tuple(fn(**{**turn.inputs, **leaves}))
         pairs = [(y, dy) for y, dy in zip(ys, turn.dys or (), strict=True) if y.requires_grad]
         outputs, seeds = [y for y, _ in pairs], [dy for _, dy in pairs]
         wanted = list(leaves.values())
-        return lambda: torch.autograd.grad(outputs, wanted, seeds, allow_unused=True)
+        return lambda: torch.autograd.grad(
+            outputs, wanted, seeds, retain_graph=keep, allow_unused=True
+        )
 
     def _make_set(self, index: int) -> InputSet:
         inputs, generator = make.make_set(
@@ -231,10 +233,6 @@ def _fill(into: InputSet, source: InputSet) -> InputSet:
     for name, tensor in source.tensors.items():
         make.overwrite(held[name], tensor)
     return InputSet({n: held.get(n, v) for n, v in source.inputs.items()}, into.dys)
-
-
-def _forward(fn: Callable[..., Any], inputs: Inputs) -> Call:
-    return lambda: fn(**inputs)
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
