@@ -53,6 +53,12 @@ def hangs(x: Tensor, scale: float) -> Tensor:
     return right(x, scale)
 
 
+def synchronizes(x: Tensor, scale: float) -> Tensor:
+    x.sum().item()
+    return right(x, scale)
+
+
+UNCAPTURABLE = spec("uncapturable", right, synchronizes)
 FAULTY = spec(
     "faulty", right, reads_beyond, reads_beyond_unawaited, asserts, goes_on_after_an_assert,
     allocates, hangs,

@@ -20,7 +20,7 @@ from fuselab.counters import UNITS, Task, counted, launch, ncu, perf_event, traf
 from fuselab.counters.compile_time import CompileTime
 from fuselab.counters.energy import joules_per_call
 from fuselab.counters.instructions import Instructions
-from fuselab.counters.ncu import Ncu
+from fuselab.counters.ncu import NCU
 from fuselab.model import Count, Group, Measurement, Status
 from fuselab.report.build import build
 from fuselab.report.html import to_html
@@ -52,14 +52,14 @@ KERNELS = [
 
 
 def raw_page(kernels: Any = KERNELS) -> str:
-    zeros = [m for m in ncu.METRICS if "_op_" in m and m.startswith("smsp") and m not in SHOWN]
+    flops = [m for m in ncu.metrics_of(["measured_flops"]) if m not in SHOWN]
     lines = [
-        ["ID", "Kernel Name", RANGES, *SHOWN, *zeros],
-        ["", "", "", *SHOWN.values(), *["inst"] * len(zeros)],
+        ["ID", "Kernel Name", RANGES, *SHOWN, *flops],
+        ["", "", "", *SHOWN.values(), *["inst"] * len(flops)],
     ]
     for number, (index, name, values) in enumerate(kernels):
         marked = f'3 ""<default domain>:fuselab-{index}:none:none:none:none:none:none""'
-        lines.append([str(number), name, marked, *values, *"0" * len(zeros)])
+        lines.append([str(number), name, marked, *values, *"0" * len(flops)])
     body = "\n".join(",".join(f'"{text}"' for text in line) for line in lines)
     return f"==PROF== Connected to process 7\n==PROF== Disconnected\n{body}\n"
 
@@ -83,7 +83,7 @@ def test_ncu_sums_the_kernels_of_each_range_in_base_units() -> None:
     assert {c.source for c in found.values()} == {"ncu"}
     assert "does not have the metric" in found["store_sectors"].unavailable
     assert "no such access" in found["reduction_hit_rate"].unavailable
-    assert set(found) == set(Ncu.names)
+    assert set(found) == set(ncu.NAMES)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def tasks() -> list[Task]:
 
 def test_one_child_under_ncu_counts_a_batch(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(ncu, "program", lambda: fake_ncu(tmp_path, raw_page(), answers=True))
-    first, second = Ncu().count(tasks(), 30)
+    first, second = NCU[0].count(tasks(), 30)
     assert (first["instructions"].value, second["instructions"].value) == (10, 1)
 
 
@@ -147,7 +147,7 @@ def test_without_permission_the_one_command_that_mends_it(
         "Performance Counters on the target device 0.\n"
     )
     monkeypatch.setattr(ncu, "program", lambda: fake_ncu(tmp_path, log, answers=answers))
-    for counts in Ncu().count(tasks(), 30):
+    for counts in NCU[0].count(tasks(), 30):
         reasons = {c.unavailable for c in counts.values()}
         assert reasons == {ncu.NO_PERMISSION}
         assert {c.source for c in counts.values()} == {""}, "to be tried again once mended"
@@ -158,20 +158,20 @@ def test_without_permission_the_one_command_that_mends_it(
 def test_another_error_of_ncu_and_no_error_at_all(tmp_path: Path, monkeypatch: Any) -> None:
     error = "==ERROR== Failed to initialize the profiler: LibraryNotLoaded\n"
     monkeypatch.setattr(ncu, "program", lambda: fake_ncu(tmp_path, error, answers=True))
-    assert "LibraryNotLoaded" in Ncu().count(tasks(), 30)[0]["instructions"].unavailable
+    assert "LibraryNotLoaded" in NCU[0].count(tasks(), 30)[0]["instructions"].unavailable
     monkeypatch.setattr(ncu, "program", lambda: fake_ncu(tmp_path, "", answers=False))
-    assert "exit code 9" in Ncu().count(tasks(), 30)[1]["instructions"].unavailable
+    assert "exit code 9" in NCU[0].count(tasks(), 30)[1]["instructions"].unavailable
 
 
 def test_missing_ncu_says_how_to_get_it(monkeypatch: Any) -> None:
     monkeypatch.setattr(ncu.shutil, "which", lambda name: None)
     monkeypatch.setattr(ncu, "PLACES", ())
-    assert Ncu().obstacle() == ncu.NO_NCU
+    assert NCU[0].obstacle() == ncu.NO_NCU
     assert "apt-get install nsight-compute" in ncu.NO_NCU
 
 
 def test_ncu_leaves_clocks_and_caches_alone_and_opens_a_range_a_cell() -> None:
-    words = ncu.command("ncu", 2, Path("log"))
+    words = ncu.command("ncu", "kernel", ["m"], ["fuselab-0", "fuselab-1"], Path("log"))
     assert words[words.index("--clock-control") + 1] == "none"
     assert words[words.index("--cache-control") + 1] == "none"
     ranges = [words[i + 1] for i, word in enumerate(words) if word == "--nvtx-include"]
@@ -200,12 +200,12 @@ def test_instructions_name_what_refuses_perf_event(
 def test_instructions_prefer_perf_event(refused: str, source: str, monkeypatch: Any) -> None:
     modes = []
 
-    def ask(mode: str, tasks: Any, seconds: float, env: dict[str, str]) -> list[Any]:
+    def answers(mode: str, tasks: Any, seconds: float, env: dict[str, str]) -> list[Any]:
         modes.append((mode, env["OMP_NUM_THREADS"]))
         return [{"instructions": 12.0}]
 
     monkeypatch.setattr(perf_event, "refusal", lambda *event: refused)
-    monkeypatch.setattr("fuselab.counters.instructions.ask", ask)
+    monkeypatch.setattr("fuselab.counters.instructions.answers", answers)
     (counts,) = Instructions().count(tasks()[:1], 30)
     assert counts == {"instructions": Count(12.0, "instruction", source)}
     assert modes == [(source, "1")]

@@ -182,6 +182,22 @@ def test_a_fault_on_a_gpu_costs_its_cell_too(lab: Any, toy: str, tmp_path: Path)
         assert_measured(cell)
 
 
+@pytest.mark.gpu
+def test_what_a_graph_cannot_capture_is_unsupported(lab: Any, toy: str, tmp_path: Path) -> None:
+    file = str(Path(toy).with_name("faulty_gpu_ops.py"))
+    done = lab(
+        *("run", file, "--case", "small", "--dtype", "fp32", "--direction", "fwd", "--json"),
+        *("--out", str(tmp_path / "run"), "--device", "cuda:0", "--timer", "graph"),
+        *impl_options("synchronizes", "right", "eager"),
+    )
+    found = cells_of(done, "uncapturable")
+    assert found["synchronizes"]["status"] == "unsupported"
+    assert "a CUDA graph cannot capture it" in found["synchronizes"]["reason"]
+    for impl in ("eager", "right"):
+        assert_measured(found[impl])
+        assert found[impl]["timer"] == "graph"
+
+
 def test_a_healthy_device_passes_the_probe_and_an_error_stays_one() -> None:
     assert protocol.probe(CPU) == ""
     reason = protocol.judge(ValueError("no such tile size"), "mine", "forward", CPU)

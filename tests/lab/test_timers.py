@@ -9,9 +9,8 @@ from statistics import median
 import pytest
 import torch
 
-from fuselab.timers import CannotTime, TimerError
+from fuselab.timers import TimerError
 from fuselab.timers.cupti import MARKER, CuptiTimer, device_events, split
-from fuselab.timers.graph import GraphTimer
 from fuselab.timers.host import HostTimer
 from fuselab.timers.wall import WallTimer
 from fuselab.worker.timing import TIMERS
@@ -125,6 +124,7 @@ def test_cupti_leaves_the_host_time_of_later_launches_alone() -> None:
     before = host_us()
     with CuptiTimer() as timer:
         timer.block("sin", [lambda: torch.sin(x)] * 20)
+    timer.release()
     assert host_us() < 1.5 * before
 
 
@@ -138,18 +138,24 @@ def test_the_timers_of_a_gpu_agree_on_long_kernels(name: str) -> None:
         with timer:
             for _ in range(3):
                 with timer.preparing():
-                    calls = [lambda: out.copy_(source)] * 10
-                timer.block("copy", calls)
-        read[timer.name] = median(timer.readings()["copy"].samples_us)
+                    # No copy: as a node of a graph it is another engine's work, and slower.
+                    calls = [lambda: torch.neg(source, out=out)] * 10
+                timer.block("neg", calls)
+        read[timer.name] = median(timer.readings()["neg"].samples_us)
     assert read[name] == pytest.approx(read["cupti"], rel=0.03)
 
 
 @pytest.mark.gpu
-def test_a_graph_refuses_what_it_cannot_capture() -> None:
-    x = torch.rand(8, device="cuda")
-    with GraphTimer() as timer, pytest.raises(CannotTime, match="cannot capture"):
-        timer.block("item", [lambda: x.sum().item()])
-    torch.cuda.synchronize()
+def test_cupti_opens_window_after_window() -> None:
+    x = torch.rand(4096, device="cuda")
+    for _ in range(4):
+        with CuptiTimer() as timer:
+            timer.block("sin", [lambda: torch.sin(x)] * 20)
+        assert len(timer.readings()["sin"].samples_us) == 20
+    timer.release()
+    with CuptiTimer() as timer:
+        timer.block("sin", [lambda: torch.sin(x)] * 20)
+    assert len(timer.readings()["sin"].samples_us) == 20
 
 
 @pytest.mark.gpu

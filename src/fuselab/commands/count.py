@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fuselab.commands.progress import Steps
-from fuselab.counters import Absent, Counter, Task, uncounted
+from fuselab.counters import Absent, Counter, Counts, Task, uncounted
 from fuselab.counters.compile_time import CompileTime
 from fuselab.counters.energy import Energy
 from fuselab.counters.instructions import Instructions
-from fuselab.counters.ncu import Ncu
+from fuselab.counters.ncu import NAMES, NCU
 from fuselab.counters.traffic import Traffic
 from fuselab.model import Cell, Count, Group, Measurement
 from fuselab.plan import CEILING, PlanError
@@ -32,47 +32,54 @@ def check_size(groups: Sequence[Group]) -> None:
 
 
 def run(groups: Sequence[Group], store: Store, device: str, timeout: float) -> None:
-    """Count every timed cell of the groups that lacks counts, and store a group at a time."""
-    found = {m.cell: m for m in store.measurements()}
-    obstacles = [(counter, counter.obstacle()) for counter in counters(device)]
-    todo = {group: cells for group in groups if (cells := _lacking(group, found, obstacles))}
-    _say(f"{sum(map(len, todo.values()))} cells to count")
-    with Steps(len(todo)) as steps:
-        for group, cells in todo.items():
-            measured = [found[cell] for cell in cells]
-            for counter, obstacle in obstacles:
-                measured = _count(counter, obstacle, group, measured, timeout)
-            store.write(group, measured)
-            steps.step(group.key, _outcome(measured))
+    """Count every timed cell of the groups that lacks counts, and store a batch at a time."""
+    wanted = {cell: group for group in groups for cell in group.cells if cell.impl != CEILING}
+    found = {m.cell: m for m in store.measurements() if m.cell in wanted and m.status.has_number}
+    work = [
+        (counter, obstacle, batch)
+        for counter in counters(device)
+        for obstacle in [counter.obstacle()]
+        for batch in _batches(counter, obstacle, found.values())
+    ]
+    _say(f"{len({cell for *_, batch in work for cell in batch})} cells to count")
+    with Steps(len(work)) as steps:
+        for counter, obstacle, batch in work:
+            tasks = [Task(wanted[cell], cell.impl) for cell in batch]
+            # Compiling is part of most counts, and tools slow down what they watch.
+            new = (
+                [uncounted(counter.names, obstacle)] * len(tasks)
+                if obstacle
+                else counter.count(tasks, timeout * COMPILE_FACTOR)
+            )
+            for cell, counts in zip(batch, new, strict=True):
+                found[cell] = replace(found[cell], counts={**found[cell].counts, **counts})
+                store.write(wanted[cell], [found[cell]])
+            steps.step(", ".join(counter.names), _outcome(batch, new))
 
 
 def counters(device: str) -> tuple[Counter, ...]:
     """Return the counters of the kind of device; together they make all of `UNITS`."""
     if device.startswith("cuda"):
-        return CompileTime(), Ncu(), Energy()
+        return CompileTime(), *NCU, Energy()
     cpu: tuple[Counter, ...] = (CompileTime(), Instructions(), Traffic())
     theirs = {name for counter in cpu for name in counter.names}
     return (
         *cpu,
         Absent(
-            tuple(name for name in Ncu.names if name not in theirs),
+            tuple(name for name in NAMES if name not in theirs),
             "Nsight Compute counts on GPUs only",
         ),
         Absent(Energy.names, "NVML meters GPUs only"),
     )
 
 
-def _lacking(
-    group: Group, found: Mapping[Cell, Measurement], obstacles: Sequence[tuple[Counter, str]]
-) -> list[Cell]:
-    return [
-        cell
-        for cell in group.cells
-        if cell.impl != CEILING
-        and cell in found
-        and found[cell].status.has_number
-        and any(_open(*pair, found[cell].counts) for pair in obstacles)
-    ]
+def _batches(
+    counter: Counter, obstacle: str, measured: Iterable[Measurement]
+) -> Iterator[list[Cell]]:
+    """Yield what the counter has to do, so many cells at a time."""
+    cells = [m.cell for m in measured if _open(counter, obstacle, m.counts)]
+    for first in range(0, len(cells), counter.batch):
+        yield cells[first : first + counter.batch]
 
 
 def _open(counter: Counter, obstacle: str, counts: Mapping[str, Count]) -> bool:
@@ -86,29 +93,11 @@ def _open(counter: Counter, obstacle: str, counts: Mapping[str, Count]) -> bool:
     )
 
 
-def _count(
-    counter: Counter,
-    obstacle: str,
-    group: Group,
-    measured: Sequence[Measurement],
-    timeout: float,
-) -> list[Measurement]:
-    wanted = [m for m in measured if _open(counter, obstacle, m.counts)]
-    if obstacle:
-        new = [uncounted(counter.names, obstacle)] * len(wanted)
-    else:
-        tasks = [Task(group, m.cell.impl) for m in wanted]
-        # Compiling is part of most counts, and tools slow down what they watch.
-        new = counter.count(tasks, timeout * COMPILE_FACTOR) if tasks else []
-    counts = {m.cell: {**m.counts, **n} for m, n in zip(wanted, new, strict=True)}
-    return [replace(m, counts=counts.get(m.cell, m.counts)) for m in measured]
-
-
-def _outcome(measured: Sequence[Measurement]) -> str:
+def _outcome(batch: Sequence[Cell], counts: Sequence[Counts]) -> str:
     return "  ".join(
-        f"{m.cell.impl} {sum(c.value is not None for c in m.counts.values())}"
-        f" of {len(m.counts)} counts"
-        for m in measured
+        f"{cell.impl} {cell.direction} {sum(c.value is not None for c in new.values())}"
+        f" of {len(new)}"
+        for cell, new in zip(batch, counts, strict=True)
     )
 
 

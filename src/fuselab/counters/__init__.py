@@ -45,6 +45,10 @@ class Counter(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
+    @property
+    def batch(self) -> int:
+        """How many tasks to give it at a time."""
+
     def obstacle(self) -> str:
         """Return why it cannot count on this machine, with what would mend it, or ""."""
 
@@ -58,6 +62,7 @@ class Absent:
 
     names: tuple[str, ...]
     reason: str
+    batch: int = 1
 
     def obstacle(self) -> str:
         return self.reason

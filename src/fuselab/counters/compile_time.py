@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fuselab import caches
 from fuselab.counters import Counts, Task, counted, uncounted
-from fuselab.counters.launch import ChildError, ask
+from fuselab.counters.launch import answers
 
 SOURCE = "fresh process"
 # What the driver and torch's jiterator compile; `fuselab.caches` has Inductor's and Triton's.
@@ -18,6 +18,7 @@ class CompileTime:
     """Two fresh processes a cell: with empty caches of its own, then with what the first left."""
 
     names = ("compile_cold_s", "compile_warm_s")
+    batch = 1
 
     def obstacle(self) -> str:
         return ""
@@ -30,10 +31,7 @@ class CompileTime:
         with caches.fresh() as folders:
             env = _with_others(folders)
             for name in self.names:
-                try:
-                    (answer,) = ask("compile", [task], seconds, env=env)
-                except ChildError as error:
-                    answer = {"error": str(error)}
+                (answer,) = answers("compile", [task], seconds, env)
                 if "error" in answer:
                     return found | uncounted(
                         (n for n in self.names if n not in found), answer["error"], SOURCE

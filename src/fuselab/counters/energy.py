@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from fuselab.counters import Counts, Task, counted, uncounted
-from fuselab.counters.launch import ChildError, ask
+from fuselab.counters.launch import Answer, answers
 
 SOURCE = "nvml"
 WINDOW_S = 0.5
@@ -18,6 +18,7 @@ class Energy:
     """NVML's total energy of the board, between two of its ticks, over the calls in between."""
 
     names = ("energy_j",)
+    batch = 16
 
     def obstacle(self) -> str:
         if importlib.util.find_spec("pynvml") is None:
@@ -25,13 +26,9 @@ class Energy:
         return ""
 
     def count(self, tasks: Sequence[Task], seconds: float) -> list[Counts]:
-        return [self._count(task, seconds) for task in tasks]
+        return [self._counts(answer) for answer in answers("energy", tasks, seconds)]
 
-    def _count(self, task: Task, seconds: float) -> Counts:
-        try:
-            (answer,) = ask("energy", [task], seconds)
-        except ChildError as error:
-            answer = {"error": str(error)}
+    def _counts(self, answer: Answer) -> Counts:
         if "error" in answer:
             return uncounted(self.names, answer["error"], SOURCE)
         return counted({"energy_j": answer["joules"]}, SOURCE)

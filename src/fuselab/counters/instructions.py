@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fuselab.counters import Counts, Task, counted, perf_event, uncounted
-from fuselab.counters.launch import ChildError, ask
+from fuselab.counters.launch import Answer, answers
 
 PERF, CALLGRIND = "perf_event", "callgrind"
 REMEDY = "sudo apt-get install valgrind"
@@ -21,6 +21,7 @@ class Instructions:
     """Instructions in user space, on one thread, per call."""
 
     names = ("instructions",)
+    batch = 1
 
     def obstacle(self) -> str:
         refused = perf_event.refusal(perf_event.HARDWARE, perf_event.INSTRUCTIONS)
@@ -31,15 +32,12 @@ class Instructions:
     def count(self, tasks: Sequence[Task], seconds: float) -> list[Counts]:
         refused = perf_event.refusal(perf_event.HARDWARE, perf_event.INSTRUCTIONS)
         source = CALLGRIND if refused else PERF
-        return [self._count(task, seconds, source) for task in tasks]
-
-    def _count(self, task: Task, seconds: float, source: str) -> Counts:
         # torch.utils.benchmark starts "python" from PATH: it must be this one.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        try:
-            (answer,) = ask(source, [task], seconds, env={"PATH": path, **ONE_THREAD})
-        except ChildError as error:
-            answer = {"error": str(error)}
+        env = {"PATH": path, **ONE_THREAD}
+        return [self._counts(a, source) for a in answers(source, tasks, seconds, env)]
+
+    def _counts(self, answer: Answer, source: str) -> Counts:
         if "error" in answer:
             return uncounted(self.names, f"{source}: {answer['error']}", source)
         return counted({"instructions": answer["instructions"]}, source)

@@ -50,6 +50,18 @@ def ask(
         return answers
 
 
+def answers(
+    mode: str, tasks: Sequence[Task], seconds: float, env: dict[str, str] | None = None
+) -> list[Answer]:
+    """Return the answers of one child over the tasks; where it dies, of one child each."""
+    try:
+        return ask(mode, tasks, seconds * len(tasks), env=env)
+    except ChildError as error:
+        if len(tasks) == 1:
+            return [{"error": str(error)}]
+        return [answer for task in tasks for answer in answers(mode, [task], seconds, env)]
+
+
 def _run(words: Sequence[str], seconds: float, env: Mapping[str, str]) -> tuple[int, str]:
     process = subprocess.Popen(
         words,

@@ -50,12 +50,9 @@ RATES: Mapping[str, Mapping[str, str]] = {
         "lts__t_sector_op_atom_hit_rate.pct": "lts__t_sectors_op_atom.sum",
     },
 }
-METRICS = tuple(
-    dict.fromkeys(
-        [name for weights in SUMS.values() for name in weights]
-        + [name for pairs in RATES.values() for pair in pairs.items() for name in pair]
-    )
-)
+NAMES = (*SUMS, *RATES)
+# What a kernel executes is the same whatever the caches hold.
+EXECUTED = ("instructions", "measured_flops")
 _FACTORS = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _TIMES = {"n": 1e-3, "u": 1.0, "m": 1e3, "": 1e6}
 
@@ -68,9 +65,17 @@ class CounterError(RuntimeError):
 
 
 class Ncu:
-    """One plain child under ncu for all tasks; each is called once inside a range of its own."""
+    """One plain child under ncu for all tasks; each is called once inside a range of its own.
 
-    names = (*SUMS, *RATES)
+    replay: how ncu comes by more counters than the GPU has registers: each kernel again in place
+    ("kernel"), or the whole child ("application"), where every pass finds the caches as the call
+    leaves them.
+    """
+
+    batch = 16
+
+    def __init__(self, replay: str, names: Sequence[str]) -> None:
+        self._replay, self.names = replay, tuple(names)
 
     def obstacle(self) -> str:
         return "" if program() else NO_NCU
@@ -91,7 +96,8 @@ class Ncu:
     ) -> tuple[dict[int, Kernels], list[Answer]]:
         with tempfile.TemporaryDirectory(prefix="fuselab-ncu-") as folder:
             log = Path(folder) / "ncu.csv"
-            words = command(program(), len(tasks), log)
+            ranges = [RANGE.format(i) for i in range(len(tasks))]
+            words = command(program(), self._replay, metrics_of(self.names), ranges, log)
             failure, answers = None, [Answer()] * len(tasks)
             try:
                 answers = ask("ranges", tasks, seconds * len(tasks), prefix=words)
@@ -110,7 +116,18 @@ class Ncu:
             return uncounted(self.names, answer["error"], SOURCE)
         if not kernels:
             return uncounted(self.names, "ncu saw no kernel in the call", SOURCE)
-        return totals(kernels)
+        found = totals(kernels)
+        return {name: found[name] for name in self.names}
+
+
+NCU = (Ncu("kernel", EXECUTED), Ncu("application", [n for n in NAMES if n not in EXECUTED]))
+
+
+def metrics_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the metrics of ncu's that counts are made of."""
+    summed = [metric for name in names for metric in SUMS.get(name, ())]
+    weighed = [metric for name in names for pair in RATES.get(name, {}).items() for metric in pair]
+    return tuple(dict.fromkeys(summed + weighed))
 
 
 def program() -> str:
@@ -119,17 +136,15 @@ def program() -> str:
     return shutil.which("ncu") or (found[-1] if found else "")
 
 
-def command(ncu: str, tasks: int, log: Path) -> list[str]:
-    """Return the words before the child's own.
-
-    The whole child runs again for each pass of counters: so every pass finds the caches as the
-    call leaves them, which a kernel that is repeated in place would not.
-    """
-    ranges = [word for i in range(tasks) for word in ("--nvtx-include", RANGE.format(i))]
+def command(
+    ncu: str, replay: str, metrics: Sequence[str], ranges: Sequence[str], log: Path
+) -> list[str]:
+    """Return the words before the child's own."""
     return [
         *(ncu, "--clock-control", "none", "--cache-control", "none"),
-        *("--replay-mode", "application", "--nvtx", *ranges),
-        *("--metrics", ",".join(METRICS), "--csv", "--page", "raw", "--print-units", "base"),
+        *("--replay-mode", replay, "--nvtx"),
+        *(word for name in ranges for word in ("--nvtx-include", name)),
+        *("--metrics", ",".join(metrics), "--csv", "--page", "raw", "--print-units", "base"),
         *("--log-file", str(log)),
     ]
 
@@ -160,7 +175,7 @@ def parse(text: str) -> dict[int, Kernels]:
         marked = re.search(RANGE.format(r"(\d+)\b"), " ".join(row))
         if marked:
             found = dict(zip(header, zip(row, units, strict=True), strict=True))
-            kernel = {name: _number(name, *found[name]) for name in METRICS if name in found}
+            kernel = {m: _number(m, *found[m]) for m in metrics_of(NAMES) if m in found}
             ranges.setdefault(int(marked[1]), []).append((found["Kernel Name"][0], kernel))
     return ranges
 
@@ -169,32 +184,41 @@ def totals(kernels: Kernels) -> Counts:
     """Return the counts of one call from those of its kernels; `parts` has them by kernel."""
     found: Counts = {}
     for name, weights in SUMS.items():
-        parts: dict[str, float] = {}
-        for kernel, row in kernels:
-            if weights.keys() <= row.keys():
-                value = sum(weight * row[metric] for metric, weight in weights.items())
-                parts[kernel] = parts.get(kernel, 0.0) + value
-        found[name] = (
-            replace(counted({name: sum(parts.values())}, SOURCE)[name], parts=parts)
-            if parts
-            else uncounted([name], "this ncu or GPU does not have the metric", SOURCE)[name]
-        )
+        found |= _sum(name, weights, kernels)
     for name, pairs in RATES.items():
         found |= _rate(name, pairs, kernels)
     return found
 
 
+def _sum(name: str, weights: Mapping[str, int], kernels: Kernels) -> Counts:
+    parts: dict[str, float] = {}
+    for kernel, row in kernels:
+        if weights.keys() <= row.keys():
+            value = sum(weight * row[metric] for metric, weight in weights.items())
+            parts[kernel] = parts.get(kernel, 0.0) + value
+    if not parts:
+        return uncounted([name], "this ncu or GPU does not have the metric", SOURCE)
+    return _in_parts(name, sum(parts.values()), parts)
+
+
 def _rate(name: str, pairs: Mapping[str, str], kernels: Kernels) -> Counts:
-    weighed = [
-        (row[rate], row[sectors])
-        for _, row in kernels
-        for rate, sectors in pairs.items()
-        if rate in row and row.get(sectors)
-    ]
-    total = sum(weight for _, weight in weighed)
-    if not total:
+    weighed: dict[str, list[tuple[float, float]]] = {}
+    for kernel, row in kernels:
+        for rate, sectors in pairs.items():
+            if rate in row and row.get(sectors):
+                weighed.setdefault(kernel, []).append((row[rate], row[sectors]))
+    if not weighed:
         return uncounted([name], "no such access, so no rate", SOURCE)
-    return counted({name: sum(rate * weight for rate, weight in weighed) / total}, SOURCE)
+    whole = _mean([pair for part in weighed.values() for pair in part])
+    return _in_parts(name, whole, {kernel: _mean(part) for kernel, part in weighed.items()})
+
+
+def _mean(weighed: Sequence[tuple[float, float]]) -> float:
+    return sum(rate * weight for rate, weight in weighed) / sum(weight for _, weight in weighed)
+
+
+def _in_parts(name: str, value: float, parts: Mapping[str, float]) -> Counts:
+    return {name: replace(counted({name: value}, SOURCE)[name], parts=parts)}
 
 
 def _number(name: str, text: str, unit: str) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fuselab.counters import Counts, Task, counted, perf_event, uncounted
-from fuselab.counters.launch import ChildError, ask
+from fuselab.counters.launch import Answer, answers
 
 SOURCE = "perf_event"
 DEVICES = Path("/sys/bus/event_source/devices")
@@ -31,6 +31,7 @@ class Traffic:
     """Bytes that all memory controllers moved, per call; the least of a few rounds."""
 
     names = ("dram_read_bytes", "dram_write_bytes")
+    batch = 16
 
     def obstacle(self) -> str:
         reads, writes = sources(READS), sources(WRITES)
@@ -39,13 +40,9 @@ class Traffic:
         return perf_event.refusal(reads[0].kind, reads[0].config, reads[0].cpu)
 
     def count(self, tasks: Sequence[Task], seconds: float) -> list[Counts]:
-        return [self._count(task, seconds) for task in tasks]
+        return [self._counts(answer) for answer in answers("traffic", tasks, seconds)]
 
-    def _count(self, task: Task, seconds: float) -> Counts:
-        try:
-            (answer,) = ask("traffic", [task], seconds)
-        except ChildError as error:
-            answer = {"error": str(error)}
+    def _counts(self, answer: Answer) -> Counts:
         if "error" in answer:
             return uncounted(self.names, answer["error"], SOURCE)
         return counted({name: answer[name] for name in self.names}, SOURCE)

@@ -17,7 +17,7 @@ class TimerError(RuntimeError):
 
 
 class CannotTime(RuntimeError):
-    """These calls are beyond this timer; the text says why."""
+    """These calls are beyond this timer, and the process must end; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +69,8 @@ class Timer(ABC):
     def readings(self) -> dict[str, Reading]:
         """Return what was measured under each label."""
         return {label: Reading(tuple(found), {}) for label, found in self._samples.items()}
+
+    @classmethod
+    def release(cls) -> None:
+        """Leave nothing of the timer in the process; called after the last sweep."""
+        return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
+from time import sleep
 from types import TracebackType
 from typing import Any
 
@@ -17,6 +18,7 @@ from fuselab.timers import NONE, Call, Reading, Timer, TimerError
 # after each call mark in the stream of device events what belongs to the call.
 MARKER = "spin_kernel"
 NAME_LENGTH = 160
+DETACHING_MS = 50
 
 Event = tuple[str, float]
 
@@ -31,9 +33,6 @@ class CuptiTimer(Timer):
 
     def __init__(self) -> None:
         super().__init__()
-        # Left attached, CUPTI doubles the host time of every later launch: F.rms_norm at
-        # (4, 128, 32) 9 us before, 21 us after a window, 9.7 us with this (H200, 2026-11-20).
-        os.environ.setdefault("TEARDOWN_CUPTI", "1")
         self._labels: list[str] = []
         self._calls: list[list[Event]] = []
         self._profiler: Any = None
@@ -74,6 +73,20 @@ class CuptiTimer(Timer):
                 " or another profiler holds the device"
             )
         return {label: self._reading(label) for label in dict.fromkeys(self._labels)}
+
+    @classmethod
+    def release(cls) -> None:
+        # Left attached, CUPTI doubles the host time of every later launch: F.rms_norm at
+        # (4, 128, 32) 9 us before, 21 us after a window, 9.7 us with this (H200, 2026-11-20).
+        # Kineto detaches in a thread of its own at one of the next calls of CUDA; a window opened
+        # before that loses all its events.
+        os.environ["TEARDOWN_CUPTI"] = "1"
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+            torch.cuda.synchronize()
+        for _ in range(DETACHING_MS):
+            torch.cuda.synchronize()
+            sleep(1e-3)
+        del os.environ["TEARDOWN_CUPTI"]
 
     def _reading(self, label: str) -> Reading:
         calls = [c for own, c in zip(self._labels, self._calls, strict=True) if own == label]

@@ -38,6 +38,7 @@ class GraphTimer(Timer):
             with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
                 outputs = [call() for call in calls]
         except RuntimeError as error:
+            # It leaves torch's random numbers in capture: no tensor can be drawn any more.
             reason = str(error).splitlines()[0]
             raise CannotTime(f"a CUDA graph cannot capture it: {reason}") from error
         self._replay(graph, 1)

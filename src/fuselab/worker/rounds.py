@@ -48,7 +48,8 @@ class Rounds:
 
     def run(self, level: Level, timer_name: str, audit: Audit | None) -> Timing:
         """Return what the rounds gave."""
-        timing = Timing(make_timer(self._arena.device, timer_name).name)
+        timer = make_timer(self._arena.device, timer_name)
+        timing = Timing(timer.name)
         pending = self._trials
         gc.collect()
         gc.disable()
@@ -64,6 +65,7 @@ class Rounds:
                     trial.fail(Status.INVALID, str(error))
         finally:
             gc.enable()
+            timer.release()
         for trial in self._trials:
             self._conclude(trial, level, timing, load.disturbance)
         return timing
@@ -123,8 +125,7 @@ class Rounds:
                     self._scrub()
                 outputs = timer.block(label, calls, self._plans[trial.name].batch, keep)
             except CannotTime as error:
-                trial.fail(Status.UNSUPPORTED, str(error))
-                return {}
+                raise Fatal(trial.name, Status.UNSUPPORTED, str(error)) from error
             except (Exception, SystemExit) as error:
                 # The timer's window is cut: the group must be timed again without the culprit.
                 reason = judge(error, trial.name, "timing", self._arena.device)

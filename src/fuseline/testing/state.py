@@ -40,7 +40,7 @@ def threads(trial: Trial) -> Iterator[Finding]:
 
     def start() -> None:
         # A new thread has GPU 0 as its current one. What works from there is another question.
-        if trial.device.type == "cuda":
+        if trial.device.index is not None:
             torch.cuda.set_device(trial.device)
 
     with ThreadPoolExecutor(THREADS, initializer=start) as pool:
