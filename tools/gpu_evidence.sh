@@ -9,6 +9,8 @@
 #         host    host time of a small call beside torch's own, paired
 #         week12  (8, 4096, 4096) bfloat16
 #         seed    the seed's 39 shapes x 4 dtypes x 2 directions (a quarter of an hour on an H200)
+#         ncu     90 cells from 1.5 us to 4 ms, and 64 of them beside Nsight Compute (5 minutes)
+#         again   40 cells 20 times, and how often the comparison errs on them (7 minutes)
 #         second  tests, week12 and checks on cuda:1 (a machine of two GPUs)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,6 +33,7 @@ measure() { # NAME ARGUMENTS...: runs, then reports
   python3 -m fuselab export "$run" --format csv >"$out/$1.csv"
 }
 
+missed=0
 for step in "$@"; do
   case $step in
   tests) make gpu-test VENV=0 2>&1 | tee "$out/gpu-test.txt" | tail -n 15 ;;
@@ -41,11 +44,22 @@ for step in "$@"; do
     python3 -m fuselab report "$runs/seed-rmsnorm" --html "$runs/seed-rmsnorm/report.html" \
       --markdown "$out/seed-rmsnorm.md" --picture "$out/bandwidth.svg" --dtype bf16
     ;;
+  ncu)
+    measure ncu --case 4x128x128 --case 4x512x4096 --case 4x2048x16384 \
+      --dtype fp32 --dtype fp16 --dtype bf16 \
+      --impl eager --impl native --impl triton --impl cuda --impl compile
+    python3 tools/against_ncu.py "$runs/ncu" | tee "$out/against-ncu.txt" || missed=1
+    ;;
+  again)
+    python3 tools/same_again.py measure "$runs/again"
+    python3 tools/same_again.py judge "$runs/again" | tee "$out/again.txt" || missed=1
+    ;;
   second)
     python3 -m pytest -m gpu -k second tests/ops 2>&1 | tee "$out/second-tests.txt" | tail -n 3
     measure second-week12 --suite week12 --device cuda:1
     python3 -m fuselab check rms_norm --device cuda:1 --level quick 2>&1 | tee "$out/second-check.txt"
     ;;
-  *) echo "gpu_evidence: no step '$step'; there are: tests host week12 seed second" >&2; exit 2 ;;
+  *) echo "gpu_evidence: no step '$step'; there are: tests host week12 seed ncu again second" >&2; exit 2 ;;
   esac
 done
+exit "$missed" # a bar that is missed does not keep the next step from its own
