@@ -14,6 +14,7 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
@@ -38,6 +39,10 @@ _INNERMOST = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in (.+)'
 
 class WorkerError(RuntimeError):
     """The worker process for a device does not start; the text says why."""
+
+
+class Cancelled(Exception):
+    """Nobody wants the answer of the worker any more."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class Worker:
     timeout  seconds that one announced step may take; compiling may take five times as long
     log      file that takes what the process prints, "" for none
     folders  variables that name the compilers' caches (`caches.fresh`), None for the lab's own
+    cancel   a pipe to read from: once its other end is closed, every wait ends with Cancelled
     """
 
     def __init__(
@@ -87,9 +93,10 @@ class Worker:
         timeout: float = 120.0,
         log: str = "",
         folders: Mapping[str, str] | None = None,
+        cancel: Connection | None = None,
     ) -> None:
         self._entry, self._device, self._timeout, self._log = entry, device, timeout, log
-        self._folders = folders
+        self._folders, self._cancel = folders, cancel
         self._served = 0
         self._process: Any = None
         self._pipe: Connection | None = None
@@ -109,8 +116,8 @@ class Worker:
         return self._ask(request) if reply.idle else reply
 
     def _ask(self, request: tuple[Any, ...]) -> Reply:
-        pipe = self._pipe or self._start()
         self._busy = True
+        pipe = self._pipe or self._start()
         with contextlib.suppress(OSError):
             pipe.send(request)
         reply = self._listen(pipe)
@@ -188,7 +195,9 @@ class Worker:
     def _next(self, pipe: Connection, deadline: float) -> tuple[Any, ...] | None:
         """Return the next event, or None from a process that ended or is late."""
         while True:
-            wait([pipe, self._process.sentinel], max(0.0, deadline - monotonic()))
+            watched = [pipe, self._process.sentinel, *([self._cancel] if self._cancel else [])]
+            if self._cancel in wait(watched, max(0.0, deadline - monotonic())):
+                raise Cancelled
             try:
                 if pipe.poll():
                     event: tuple[Any, ...] = pipe.recv()
@@ -276,6 +285,14 @@ def _context() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
+    # A terminal sends Ctrl-C to all; the server and its workers leave it to this process. The
+    # tracker, which the server wants, would unblock the signal when it starts.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return context
 
 

@@ -6,12 +6,14 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 from fuselab import metrics, runner
-from fuselab.commands import count, exits, select
+from fuselab.commands import count, exits, prepare, select
 from fuselab.commands.progress import Steps, outcome
+from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement, Status
 from fuselab.plan import Filters, ceiling_group
 from fuselab.precision import estimate_s
@@ -47,8 +49,7 @@ def run(
         count.check_size(wanted)
     plan = (ceiling_group(chosen, wanted[0].precision), *wanted)
     with Store.open(out) as store:
-        # A group runs whole: its ratios hold only within one set of interleaved rounds.
-        todo = [group for group in plan if fresh or store.missing(group)]
+        todo = _lacking(plan, store, fresh)
         total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
         level = wanted[0].precision
         _say(f"{total} cells on {chosen}; {total - missing} already in {out}, {missing} to measure")
@@ -61,9 +62,11 @@ def run(
         outdated = sum(store.outdated(group) for group in todo)
         if outdated:
             _say(f"{outdated} of these are stored, but the operator's code has changed since")
-        _measure(todo, store, chosen, timeout, str(Path(out) / LOG))
-        if slow:
-            count.run(wanted, store, chosen, timeout)
+        with device_lock(chosen) if todo or slow else nullcontext():
+            # Who had the device until now may have measured the same for the same folder.
+            _measure(_lacking(plan, store, fresh), store, chosen, timeout, str(Path(out) / LOG))
+            if slow:
+                count.run(wanted, store, chosen, timeout)
         stored = list(store.measurements())
         view = build.build(
             metrics.records(stored), store.environment(), store.span(), title=f"fuselab run {out}"
@@ -83,7 +86,14 @@ def run(
     return _exit_code([m for m in asked if (m.cell.op, m.cell.impl) in select.judged(found)])
 
 
+def _lacking(plan: Sequence[Group], store: Store, fresh: bool) -> list[Group]:
+    # A group runs whole: its ratios hold only within one set of interleaved rounds.
+    return [group for group in plan if fresh or store.missing(group)]
+
+
 def _measure(todo: Sequence[Group], store: Store, device: str, timeout: float, log: str) -> None:
+    """Compile in parallel, then measure alone."""
+    prepare.run(todo, device, timeout, log)
     with Worker(process.main, device, timeout, log) as worker, Steps(len(todo)) as steps:
         for step in runner.run(todo, worker):
             store.set_environment(step.environment)

@@ -1,8 +1,8 @@
 """The worker process: answers one request after the other and says what it is about to do.
 
-Requests are tuples: ("group", Group, names to skip), ("check", op, source, impl, options),
-("selftest",). Events: ("ready", environment), ("start", impl, phase), ("result", x),
-("fatal", impl, status, reason), ("done",).
+Requests are tuples: ("group", Group, names to skip), ("prepare", Group, share of the memory),
+("check", op, source, impl, options), ("selftest",). Events: ("ready", environment),
+("start", impl, phase), ("result", x), ("fatal", impl, status, reason), ("done",).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fuselab import environment
-from fuselab.worker import group, selftest, specs
+from fuselab.worker import group, prepare, selftest, specs
 from fuselab.worker.protocol import Fatal
 from fuseline.testing import check
 
@@ -56,13 +56,16 @@ def _answer(request: tuple[Any, ...], device: str, emit: Any) -> None:
     if kind == "group":
         wanted, skip = arguments
         group.run(wanted, frozenset(skip), emit)
+    elif kind == "prepare":
+        wanted, share = arguments
+        prepare.run(wanted, share, emit)
     elif kind == "check":
         op, source, impl, options = arguments
         emit("start", impl, "check")
         spec = specs.load(source)[op]
         emit("result", check(spec, (impl,), device=device, **_checker_options(options)))
     elif kind == "selftest":
-        emit("result", selftest.run(torch.device(device)))
+        emit("result", selftest.run(torch.device(device), emit))
 
 
 def _checker_options(options: dict[str, Any]) -> dict[str, Any]:
