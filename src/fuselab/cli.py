@@ -164,6 +164,40 @@ def run(
 
 
 @cli.command()
+@click.argument("target", metavar="OP_OR_FILE")
+@click.option("--impl", metavar="NAME", required=True, help="Implementation.")
+@click.option("--case", metavar="NAME", required=True, help="Problem size.")
+@click.option("--dtype", metavar="NAME", help="Default: bf16 on a GPU, fp32 on a CPU.")
+@click.option("--direction", metavar="fwd|bwd", help="Default: both.")
+@click.option("--out", metavar="DIR", default="out/profile", show_default=True)
+@click.option("--fresh", is_flag=True, help="Measure and count again what DIR already has.")
+@click.option("--precision", type=click.Choice(list(LEVELS)), help="Default: standard.")
+@device
+@timeout
+@as_json
+def profile(
+    target: str,
+    impl: str,
+    case: str,
+    dtype: str | None,
+    direction: str | None,
+    precision: str | None,
+    **options: Any,
+) -> int:
+    """Print all counters of one cell, by kernel, and where it stands under its roofs."""
+    from fuselab.commands import profile as verb
+
+    filters = Filters(
+        impls=(impl,),
+        cases=(case,),
+        dtypes=(dtype,) if dtype else (),
+        directions=(direction,) if direction else (),
+        precision=precision or "",
+    )
+    return verb.run(target, filters, **options)
+
+
+@cli.command()
 @click.argument("run", metavar="RUN")
 @click.option("--html", "page", metavar="PATH", help="Default: RUN/report.html.")
 @click.option("--markdown", metavar="PATH", help="Default: RUN/report.md.")
