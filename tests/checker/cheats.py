@@ -15,14 +15,17 @@ from torch import Tensor
 from fuseline.testing import Case, Implementation, OpSpec
 
 CHEATS: dict[str, tuple[Callable[..., Tensor], str, str]] = {}
+GPU_CHEATS: dict[str, tuple[Callable[..., Tensor], str, str]] = {}
 _seen: dict[Any, Any] = {}
 
 
-def cheat(status: str, reason: str) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+def cheat(
+    status: str, reason: str, among: dict[str, Any] = CHEATS
+) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
     """Enter an implementation with the status and the words that it must be caught with."""
 
     def enter(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        CHEATS[fn.__name__] = fn, status, reason
+        among[fn.__name__] = fn, status, reason
         return fn
 
     return enter
@@ -149,6 +152,53 @@ def right_until_timed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return y if _calls("until") <= 6 else torch.zeros_like(y)
 
 
+@cheat("invalid", "changed after the call had returned", GPU_CHEATS)
+def side_stream(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Computes where nobody waits for it, and takes its time."""
+    y = torch.empty_like(x)
+    with torch.cuda.stream(_side()):
+        torch.cuda._sleep(5_000_000)
+        y.copy_(model.eager(x, weight, eps))
+    if _calls("side") <= 4:
+        torch.cuda.synchronize()
+    return y
+
+
+@cheat("invalid", "on another stream", GPU_CHEATS)
+def side_stream_when_timed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The same, once the questions are over."""
+    y = torch.empty_like(x)
+    side = _side()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(200_000)
+        y.copy_(model.eager(x, weight, eps))
+    if _calls("side timed") <= 40:
+        torch.cuda.current_stream().wait_stream(side)
+    return y
+
+
+@cheat("invalid", "replaced", GPU_CHEATS)
+def patched_profiler(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    import fuselab.timers.cupti
+
+    real = fuselab.timers.cupti.device_events
+    fuselab.timers.cupti.device_events = lambda events: real(events)[::2]
+    return model.eager(x, weight, eps)
+
+
+@cheat("invalid", "replaced", GPU_CHEATS)
+def patched_event(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    torch.cuda.Event.elapsed_time = lambda self, other: 1e-3
+    return model.eager(x, weight, eps)
+
+
+def _side() -> Any:
+    if "stream" not in _seen:
+        _seen["stream"] = torch.cuda.Stream()
+    return _seen["stream"]
+
+
 @torch._dynamo.disable
 def _not_compiled(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return model.eager(x, weight, eps)
@@ -174,7 +224,7 @@ def specs() -> list[OpSpec]:
                 Implementation("eager", model.eager, "eager"),
             ),
         )
-        for name, (fn, _, _) in CHEATS.items()
+        for name, (fn, _, _) in (CHEATS | GPU_CHEATS).items()
     ]
     fallback = Implementation("eager", never_compiles, "eager")
     return [*made, replace(base, name="never_compiles", implementations=(fallback,))]

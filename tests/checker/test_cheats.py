@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
-from checker.cheats import CHEATS
+import torch
+from checker.cheats import CHEATS, GPU_CHEATS
 
 from fuselab import runner
 from fuselab.model import Group, Measurement
@@ -14,28 +18,41 @@ from fuselab.worker import process
 FILE = Path(__file__).with_name("cheats.py")
 
 
+DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
+ON_A_GPU = [pytest.param("cuda:0", name, marks=pytest.mark.gpu) for name in CHEATS | GPU_CHEATS]
+
+
 @pytest.fixture(scope="module")
-def worker():
-    with runner.Worker(process.main, "cpu", timeout=60) as started:
-        yield started
+def workers():
+    """Give the worker of a device."""
+    with ExitStack() as stack:
+
+        @cache
+        def worker(device: str) -> runner.Worker:
+            if device != "cpu" and not torch.cuda.is_available():
+                pytest.fail("torch sees no GPU")
+            return stack.enter_context(runner.Worker(process.main, device, timeout=60))
+
+        yield worker
 
 
-def measured(worker: runner.Worker, name: str, impls: tuple[str, ...]) -> dict[str, Measurement]:
-    place = (name, "256x2048", "float32", "fwd", "contiguous", "cpu")
-    (step,) = runner.run([Group(*place, impls, str(FILE), precision="quick")], worker)
+def measured(workers: Any, device: str, name: str, *impls: str) -> dict[str, Measurement]:
+    place = (name, "256x2048", "float32", "fwd", "contiguous", device)
+    (step,) = runner.run([Group(*place, impls, str(FILE), precision="quick")], workers(device))
     return {m.cell.impl: m for m in step.measurements}
 
 
-@pytest.mark.parametrize("name", CHEATS)
-def test_a_cheat_is_caught_for_its_reason(worker: runner.Worker, name: str) -> None:
-    _, status, reason = CHEATS[name]
-    found = measured(worker, name, (name, "eager"))
+@pytest.mark.parametrize(("device", "name"), [*(("cpu", name) for name in CHEATS), *ON_A_GPU])
+def test_a_cheat_is_caught_for_its_reason(workers: Any, device: str, name: str) -> None:
+    _, status, reason = (CHEATS | GPU_CHEATS)[name]
+    found = measured(workers, device, name, name, "eager")
     assert str(found[name].status) == status, found[name].reason
     assert reason in found[name].reason
     assert found["eager"].status.has_number, found["eager"].reason
 
 
-def test_a_compile_cell_that_is_eager_is_caught(worker: runner.Worker) -> None:
-    found = measured(worker, "never_compiles", ("eager", "compile"))["compile"]
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_compile_cell_that_is_eager_is_caught(workers: Any, device: str) -> None:
+    found = measured(workers, device, "never_compiles", "eager", "compile")["compile"]
     assert not found.status.has_number
     assert "compile" in found.reason or "graph" in found.reason

@@ -36,17 +36,17 @@ SHOWN = {
     "dram__bytes_read.sum": "Mbyte",
     "dram__bytes_write.sum": "byte",
     "gpu__time_duration.sum": "ns",
-    "lts__t_sectors_op_read.sum": "sector",
-    "lts__t_sector_op_read_hit_rate.pct": "%",
-    "lts__t_sectors_op_red.sum": "sector",
-    "lts__t_sectors_op_atom.sum": "sector",
+    "lts__t_sectors_srcunit_tex_op_read.sum": "sector",
+    "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum": "sector",
+    "lts__t_sectors_srcunit_tex_op_red.sum": "sector",
+    "lts__t_sectors_srcunit_tex_op_atom.sum": "sector",
     "smsp__inst_executed.sum": "inst",
     "smsp__sass_thread_inst_executed_op_fadd_pred_on.sum": "inst",
     "smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": "inst",
 }
 KERNELS = [
     (0, "mul<float>(float*, float)", ["1.5", "1,000", "2,500", "100", "50", *"00", "7", "3", "4"]),
-    (0, "sum", ["0.5", "24", "1500", "300", "10", "0", "0", "3", "10", "0"]),
+    (0, "sum", ["0.5", "24", "1500", "300", "30", "0", "0", "3", "10", "0"]),
     (1, "sum", ["2", "8", "1000", "10", "0", "0", "0", "1", "1", "1"]),
 ]
 
@@ -64,6 +64,13 @@ def raw_page(kernels: Any = KERNELS) -> str:
     return f"==PROF== Connected to process 7\n==PROF== Disconnected\n{body}\n"
 
 
+def test_the_rate_of_a_kernel_is_over_its_launches() -> None:
+    ((hits, sectors),) = ncu.RATES["load_hit_rate"].items()
+    launches = [("k", {hits: 100.0, sectors: 100.0}), ("k", {hits: 0.0, sectors: 300.0})]
+    found = ncu.totals([*launches, ("idle", {hits: 0.0, sectors: 0.0})])["load_hit_rate"]
+    assert (found.value, found.parts) == (0.25, {"k": 0.25})
+
+
 def test_ncu_sums_the_kernels_of_each_range_in_base_units() -> None:
     ranges = ncu.parse(raw_page())
     assert {index: len(kernels) for index, kernels in ranges.items()} == {0: 2, 1: 1}
@@ -75,11 +82,12 @@ def test_ncu_sums_the_kernels_of_each_range_in_base_units() -> None:
         "dram_write_bytes": 1024,
         "load_sectors": 400,
         "reduction_sectors": 0,
-        "load_hit_rate": pytest.approx((0.5 * 100 + 0.1 * 300) / 400),
+        "load_hit_rate": pytest.approx((50 + 30) / 400),
         "measured_flops": 3 + 2 * 4 + 10,
         "profiled_us": pytest.approx(4.0),
     }
     assert found["dram_read_bytes"].parts == {KERNELS[0][1]: 1.5e6, "sum": 0.5e6}
+    assert found["load_hit_rate"].parts == {KERNELS[0][1]: 0.5, "sum": 0.1}
     assert {c.source for c in found.values()} == {"ncu"}
     assert "does not have the metric" in found["store_sectors"].unavailable
     assert "no such access" in found["reduction_hit_rate"].unavailable
@@ -90,7 +98,7 @@ def test_ncu_sums_the_kernels_of_each_range_in_base_units() -> None:
     ("text", "unit", "value"),
     [
         *(("1,024", "byte", 1024), ("1.5", "Gbyte", 1.5e9), ("2", "Ksector", 2000)),
-        *(("7", "inst", 7), ("25", "%", 0.25), ("4", "", 4)),
+        *(("7", "inst", 7), ("4", "", 4)),
         *(("3", "us", 3), ("3", "nsecond", 0.003), ("3", "ms", 3000)),
     ],
 )

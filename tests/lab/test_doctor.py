@@ -10,25 +10,69 @@ from typing import Any
 
 import pytest
 
-from fuselab import environment
-from fuselab.commands import doctor
+from fuselab import environment, roofs
+from fuselab.commands import doctor, selftest
 from fuseline.core import native
 from fuseline.core.native import Native
 
 
 @pytest.fixture(scope="module")
-def report(lab: Any) -> Any:
-    done = lab("doctor", "--device", "cpu", "--json")
-    return done, json.loads(done.stdout)
+def report(lab: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        done = lab("doctor", "--device", "cpu", "--json")
+        yield done, json.loads(done.stdout)
 
 
 def test_it_names_every_part_and_tests_the_timer(report: Any) -> None:
     items = {item["name"]: item for item in report[1]["items"]}
-    assert {"binary", "torch", "triton", "C++ compiler", "nvcc", "GPU"} <= set(items)
-    timer = items["timer on cpu"]
-    assert timer["text"].startswith("wall: ") or timer["remedy"]
+    assert {"binary", "torch", "triton", "C++ compiler", "nvcc", "GPU", "counters"} <= set(items)
+    assert "with slope" in items["timer wall"]["text"]
+    assert "a copy beside the same copy" in items["same again"]["text"]
     bad = any(item["state"] == "bad" for item in items.values())
     assert report[0].returncode == int(bad)
+
+
+def test_it_measures_the_roofs_and_keeps_them(report: Any) -> None:
+    found = report[1]["roofs"]
+    assert set(found["memory"]) == {"1R0W", "1R1W", "2R1W", "3R1W"}
+    for sizes in found["memory"].values():
+        assert list(sizes) == [str(1 << n) for n in (20, 22, 24, 26, 28)]
+        assert all(0.1 < gbps < 10_000 for by in sizes.values() for gbps in by.values())
+    assert set(found["compute"]) == {"bfloat16 matmul 512", "float32 matmul 1024",
+                                     "float64 matmul 512"}  # fmt: skip
+    kept = roofs.load(report[1]["environment"])
+    assert kept is not None
+    assert kept.peak("float32") == (found["compute"]["float32 matmul 1024"], "float32 matmul 1024")
+    assert kept.peak("int8") is None
+    assert kept.best("1R1W", str(1 << 28)) == found["memory"]["1R1W"][str(1 << 28)]["torch"]
+
+
+def test_roofs_of_another_device_are_not_taken(report: Any) -> None:
+    assert roofs.load(report[1]["environment"] | {"cpu": "another"}) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "state"),
+    [
+        ({"slope": 1.009, "offset_us": 3.0}, "ok"),
+        ({"slope": 0.98, "offset_us": 0.0}, "bad"),
+        ({"error": "CUPTI lost the last marker"}, "bad"),
+    ],
+)
+def test_a_timer_that_reads_another_length_is_bad(line: Any, state: str) -> None:
+    item = selftest._timer("cupti", {"lengths_us": (20, 1000), **line})
+    assert item.state == state
+    assert bool(item.remedy) == (state == "bad")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "state"),
+    [("same", "ok"), ("unknown", "note"), ("slower", "bad"), ("faster", "bad")],
+)
+def test_a_copy_that_differs_from_itself_is_bad(verdict: str, state: str) -> None:
+    found = {"verdict": verdict, "reason": "", "ratio": 1.04}
+    assert selftest._again(found).state == state
 
 
 def test_the_environment_tells_the_machine_and_not_its_owner(report: Any) -> None:
@@ -54,7 +98,7 @@ def test_a_missing_binary_is_named_with_cause_and_remedy(monkeypatch: Any) -> No
     absent = Native("missing", "no libfuseline.so in the installed package", "build it")
     monkeypatch.setattr(native, "status", lambda: absent)
     (item,) = doctor._binary()
-    assert item == doctor.Item(
+    assert item == selftest.Item(
         "binary", "note", "missing: no libfuseline.so in the installed package", "build it"
     )
 

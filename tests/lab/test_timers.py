@@ -10,13 +10,22 @@ import pytest
 import torch
 
 from fuselab.timers import TimerError
-from fuselab.timers.cupti import MARKER, CuptiTimer, device_events, split
+from fuselab.timers.cupti import MARKER, CuptiTimer, Event, device_events, split
 from fuselab.timers.host import HostTimer
 from fuselab.timers.wall import WallTimer
 from fuselab.worker.timing import TIMERS
 
-SPIN = (f"at::cuda::(anonymous namespace)::{MARKER}(long)", 1.0)
-A, B, OTHER = ("a", 2.0), ("b", 3.0), ("other", 50.0)
+SPIN = f"at::cuda::(anonymous namespace)::{MARKER}(long)"
+US = {SPIN: 1, "a": 2, "b": 3, "other": 50}
+
+
+def stream(*names: str) -> list[Event]:
+    """Events one after the other, of the lengths in US."""
+    events, now = [], 0
+    for name in names:
+        events.append(Event(name, now, now + US[name] * 1000))
+        now = events[-1].end
+    return events
 
 
 def test_wall_reads_what_a_call_takes() -> None:
@@ -42,40 +51,57 @@ def test_wall_shares_a_sample_among_a_batch_and_calls_each_once() -> None:
 
 
 def test_split_gives_each_call_what_lies_between_its_markers() -> None:
-    events = [OTHER, SPIN, A, B, SPIN, OTHER, SPIN, A, SPIN, SPIN, SPIN, OTHER]
-    assert split(events) == [[A, B], [A], []]
+    spans = split(
+        stream("other", SPIN, "a", "b", SPIN, "other", SPIN, "a", SPIN, SPIN, SPIN, "other")
+    )
+    assert [[event.name for event in span.events] for span in spans] == [["a", "b"], ["a"], []]
+    assert [span.us for span in spans] == [5, 2, 0]
+    assert all(span.joined for span in spans)
 
 
 def test_split_refuses_a_lost_marker() -> None:
     with pytest.raises(TimerError, match="lost the last marker"):
-        split([SPIN, A, SPIN, SPIN, B])
+        split(stream(SPIN, "a", SPIN, SPIN, "b"))
+
+
+@pytest.mark.parametrize(("begin", "end", "joined"), [(1, 3, True), (1, 9, False), (6, 7, False)])
+def test_work_on_another_stream_must_be_over_when_the_call_is(
+    begin: int, end: int, joined: bool
+) -> None:
+    opening, work, closing = stream(SPIN, "b", SPIN)
+    elsewhere = Event("a", begin * 1000, end * 1000, stream=7)
+    events = sorted([opening, work, elsewhere, closing], key=lambda event: event.begin)
+    (span,) = split(events)
+    assert span.joined is joined
 
 
 def test_cupti_refuses_lost_calls_and_notes_unsteady_ones() -> None:
     timer = CuptiTimer()
-    timer._labels, timer._calls = ["x", "y", "x"], [[A, B], [A], [A]]
+    timer._labels = ["x", "y", "x"]
+    timer._spans = split(stream(SPIN, "a", "b", SPIN, SPIN, "a", SPIN, SPIN, "a", SPIN))
     readings = timer.readings()
     assert readings["x"].samples_us == (5.0, 2.0)
     assert not readings["x"].steady
     assert readings["y"].steady
     assert readings["y"].kernels == {"a": 1}
-    timer._calls.pop()
+    timer._spans.pop()
     with pytest.raises(TimerError, match="2 calls of 3"):
         timer.readings()
 
 
 def test_device_events_are_sorted_and_leave_out_the_host_and_annotations() -> None:
-    Event = namedtuple("Event", "start name us device note")
+    Fields = namedtuple("Fields", "start name us device note")
 
     class Kineto:
         def __init__(self, *values: object) -> None:
-            self.e = Event(*values)
+            self.e = Fields(*values)
 
         start_ns = lambda self: self.e.start  # noqa: E731
         name = lambda self: self.e.name  # noqa: E731
         duration_ns = lambda self: self.e.us * 1000  # noqa: E731
         device_type = lambda self: self.e.device  # noqa: E731
         is_user_annotation = lambda self: self.e.note  # noqa: E731
+        device_resource_id = lambda self: 7  # noqa: E731
 
     cuda, cpu = torch._C._autograd.DeviceType.CUDA, torch._C._autograd.DeviceType.CPU
     events = [
@@ -84,7 +110,7 @@ def test_device_events_are_sorted_and_leave_out_the_host_and_annotations() -> No
         Kineto(20, "a", 2, cuda, False),
         Kineto(20, "CompiledFunction", 40, cuda, True),
     ]
-    assert device_events(events) == [("a", 2.0), ("b", 3.0)]
+    assert device_events(events) == [Event("a", 20, 2020, 7), Event("b", 30, 3030, 7)]
 
 
 @pytest.mark.gpu

@@ -13,8 +13,9 @@ from torch import Tensor
 from fuselab.model import Group, Measurement, Status
 from fuselab.worker import baselines, footprint, group, inputs, load, problem, specs
 from fuselab.worker.baselines import CompileWatch, Unsupported
-from fuselab.worker.ceiling import Streams, mix_of
+from fuselab.worker.ceiling import MIXES, Streams, mix_of
 from fuselab.worker.specs import SpecError
+from fuseline.core import native
 from fuseline.core.spec import Cost, Implementation
 
 CPU = torch.device("cpu")
@@ -208,21 +209,51 @@ def test_the_watch_sees_breaks_and_functions_that_are_not_compiled() -> None:
     assert "no graph" in baselines.compile_fault(baselines.compile_proof(nothing, CompileWatch()))
 
 
-def test_the_streams_move_the_bytes_they_are_told() -> None:
-    assert mix_of(Cost(100, 100)) == "1R1W"
-    assert mix_of(Cost(200, 100)) == "2R1W"
+@pytest.mark.parametrize(
+    ("read", "written", "mix"),
+    [
+        (1, 1, "1R1W"),
+        (2, 1, "2R1W"),
+        (3, 1, "3R1W"),
+        (9, 1, "1R0W"),
+        (1, 0, "1R0W"),
+        (1, 9, "1R1W"),
+    ],
+)
+def test_the_mix_of_a_case_is_the_nearest(read: int, written: int, mix: str) -> None:
+    assert mix_of(Cost(read * 100, written * 100)) == mix
+
+
+def moved_what_they_told(device: torch.device, own: bool) -> None:
     memory: list[torch.Tensor] = []
-    for mix, streams in (("1R1W", 2), ("2R1W", 3)):
-        moved = Streams(mix, 960_000, torch.bfloat16, CPU, memory)
-        assert moved.cost.bytes == 960_000
-        assert moved.cost.bytes_written == 960_000 // streams
+    for mix, (reads, writes) in MIXES.items():
+        moved = Streams(mix, 960_000, device, memory, own)
+        rows = reads + writes
+        assert moved.cost == Cost(
+            960_000 // rows * reads, 960_000 // rows * writes, 240_000 // rows * (reads - 1)
+        )
         for call in moved.calls(2, 2):
             call()
         assert len(memory) == 2
-        for rows in (held.view(streams, -1)[:, : 480_000 // streams] for held in memory):
-            *sources, out = rows
-            assert torch.equal(out, sum(sources[1:], start=sources[0]))
+        if not writes:
+            continue
+        for *sources, out in (held.view(rows, -1)[:, : 240_000 // rows] for held in memory):
+            a, *others = sources
+            wanted = a + (others[0] * others[-1] if mix == "3R1W" and not own else sum(others))
+            torch.testing.assert_close(out, wanted)
             assert out.abs().sum() > 0
+
+
+def test_the_streams_move_the_bytes_they_are_told() -> None:
+    moved_what_they_told(CPU, own=False)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("own", [False, True])
+def test_the_streams_of_a_gpu_move_the_bytes_they_are_told(own: bool) -> None:
+    if own and (why := native.status().why_not("cuda")):
+        pytest.skip(why)
+    moved_what_they_told(torch.device("cuda:0"), own)
 
 
 def test_two_specs_of_one_name_are_refused(tmp_path: Any, toy: str) -> None:

@@ -6,13 +6,16 @@ import json
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
-from fuselab import environment
+from fuselab import environment, roofs
 from fuselab.commands import exits, select
+from fuselab.commands.selftest import BAD, GOOD, NOTE, QUIET, Item, findings, tables
+from fuselab.lock import device_lock
+from fuselab.roofs import Roofs
 from fuselab.runner import Worker, WorkerError
 from fuselab.worker import process
 from fuseline.core import native
@@ -20,17 +23,6 @@ from fuseline.core import native
 # The binary holds a static CUDA 13 runtime, which needs this driver or a newer one.
 DRIVER_FLOOR = 580
 FLOOR = f"the CUDA 13 runtime in the binary needs NVIDIA driver {DRIVER_FLOOR} or newer"
-GOOD, NOTE, BAD = "ok", "note", "bad"
-
-
-@dataclass(frozen=True)
-class Item:
-    """One finding; `state` is ok, note (something is absent) or bad (something is broken)."""
-
-    name: str
-    state: str
-    text: str
-    remedy: str = ""
 
 
 def run(*, device: str | None = None, as_json: bool = False) -> int:
@@ -38,18 +30,27 @@ def run(*, device: str | None = None, as_json: bool = False) -> int:
     chosen = select.device_of(device)
     items = [*_binary(), *_software(), *_driver()]
     facts: dict[str, Any] = {}
-    with Worker(process.main, chosen) as worker:
-        try:
+    measured: Roofs | None = None
+    try:
+        with device_lock(chosen), Worker(process.main, chosen) as worker:
             reply = worker.ask("selftest")
             facts = worker.environment
-            reason = reply.death.reason if reply.death else ""
-            items.append(_timer(chosen, reply.results[0] if reply.results else {}, reason))
-        except WorkerError as error:
-            items.append(Item("worker", BAD, str(error), "run again with --device cpu"))
+    except WorkerError as error:
+        items.append(Item("worker", BAD, str(error), "run again with --device cpu"))
+    else:
+        if reply.death or not reply.results:
+            reason = reply.death.reason if reply.death else "the self-test gave no answer"
+            items.append(Item("self-test", BAD, reason, QUIET))
+        else:
+            items += findings(chosen, reply.results[0])
+            measured = roofs.save(facts, reply.results[0]["roofs"])
     if as_json:
-        print(json.dumps({"items": [asdict(item) for item in items], "environment": facts}))
+        found = {"items": [asdict(item) for item in items], "environment": facts}
+        print(json.dumps(found | ({"roofs": asdict(measured)} if measured else {})))
     else:
         _print(items, facts)
+        if measured:
+            print(f"\n{tables(measured)}")
     return exits.FAILED if any(item.state == BAD for item in items) else exits.OK
 
 
@@ -105,16 +106,6 @@ def _driver() -> Iterator[Item]:
     enough = int(version.split(".")[0]) >= DRIVER_FLOOR
     remedy = "" if enough else "install a newer driver"
     yield Item("driver", GOOD if enough else BAD, f"{version}; {FLOOR}", remedy)
-
-
-def _timer(device: str, result: dict[str, Any], death: str) -> Item:
-    name = f"timer on {device}"
-    if result.get("ok"):
-        once, twice = result["once_us"], result["twice_us"]
-        text = f"{result['timer']}: {once:.1f} us, twice the work {twice:.1f} us"
-        return Item(name, GOOD, text)
-    remedy = "stop other profilers on the device and other load, then run doctor again"
-    return Item(name, BAD, result.get("reason") or death, remedy)
 
 
 def _print(items: list[Item], facts: dict[str, Any]) -> None:

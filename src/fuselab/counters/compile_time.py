@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from fuselab import caches
 from fuselab.counters import Counts, Task, counted, uncounted
-from fuselab.counters.launch import answers
+from fuselab.counters.launch import Child, ChildError
 
 SOURCE = "fresh process"
 # What the driver and torch's jiterator compile; `fuselab.caches` has Inductor's and Triton's.
@@ -18,25 +20,33 @@ class CompileTime:
     """Two fresh processes a cell: with empty caches of its own, then with what the first left."""
 
     names = ("compile_cold_s", "compile_warm_s")
-    batch = 1
+    batch = 4  # processes that load at the same time, two a cell; they work one after the other
 
     def obstacle(self) -> str:
         return ""
 
     def count(self, tasks: Sequence[Task], seconds: float) -> list[Counts]:
-        return [self._count(task, seconds) for task in tasks]
+        with ExitStack() as stack:
+            children = [self._start(task, stack) for task in tasks]
+            for child in itertools.chain(*children):
+                child.load(seconds)
+            return [self._count(cell, seconds) for cell in children]
 
-    def _count(self, task: Task, seconds: float) -> Counts:
+    def _start(self, task: Task, stack: ExitStack) -> list[Child]:
+        env = _with_others(stack.enter_context(caches.fresh()))
+        return [stack.enter_context(Child("compile", [task], env=env)) for _ in self.names]
+
+    def _count(self, children: Sequence[Child], seconds: float) -> Counts:
         found: Counts = {}
-        with caches.fresh() as folders:
-            env = _with_others(folders)
-            for name in self.names:
-                (answer,) = answers("compile", [task], seconds, env)
-                if "error" in answer:
-                    return found | uncounted(
-                        (n for n in self.names if n not in found), answer["error"], SOURCE
-                    )
-                found |= counted({name: answer["seconds"]}, SOURCE)
+        for name, child in zip(self.names, children, strict=True):
+            try:
+                (answer,) = child.answers(seconds)
+            except ChildError as error:
+                answer = {"error": str(error)}
+            if "error" in answer:
+                missing = [n for n in self.names if n not in found]
+                return found | uncounted(missing, answer["error"], SOURCE)
+            found |= counted({name: answer["seconds"]}, SOURCE)
         return found
 
 

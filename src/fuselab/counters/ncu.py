@@ -6,6 +6,7 @@ import csv
 import re
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,15 +26,17 @@ NO_PERMISSION = (
     "(a container: start it with --cap-add=SYS_ADMIN)"
 )
 
-# count: metrics that it is the sum of, each with its weight.
+# What multiprocessors ask of L2; without "srcunit" Hopper adds what its two halves ask each other.
+_SECTORS = "lts__t_sectors_srcunit_tex_op_{}.sum"
+_HITS = "lts__t_sectors_srcunit_tex_op_{}_lookup_hit.sum"
+_ACCESSES = {"load": ("read",), "store": ("write",), "reduction": ("red", "atom")}
 _SASS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
+# count: metrics that it is the sum of, each with its weight.
 SUMS: Mapping[str, Mapping[str, int]] = {
     "instructions": {"smsp__inst_executed.sum": 1},
     "dram_read_bytes": {"dram__bytes_read.sum": 1},
     "dram_write_bytes": {"dram__bytes_write.sum": 1},
-    "load_sectors": {"lts__t_sectors_op_read.sum": 1},
-    "store_sectors": {"lts__t_sectors_op_write.sum": 1},
-    "reduction_sectors": {"lts__t_sectors_op_red.sum": 1, "lts__t_sectors_op_atom.sum": 1},
+    **{f"{n}_sectors": {_SECTORS.format(op): 1 for op in ops} for n, ops in _ACCESSES.items()},
     "measured_flops": {
         _SASS.format(kind + op): 2 if op == "fma" else 1
         for kind in "fdh"
@@ -41,14 +44,10 @@ SUMS: Mapping[str, Mapping[str, int]] = {
     },
     "profiled_us": {"gpu__time_duration.sum": 1},
 }
-# count: pairs of a hit rate and the sectors that weigh it.
+# count: pairs of hits and of the sectors that they are among.
 RATES: Mapping[str, Mapping[str, str]] = {
-    "load_hit_rate": {"lts__t_sector_op_read_hit_rate.pct": "lts__t_sectors_op_read.sum"},
-    "store_hit_rate": {"lts__t_sector_op_write_hit_rate.pct": "lts__t_sectors_op_write.sum"},
-    "reduction_hit_rate": {
-        "lts__t_sector_op_red_hit_rate.pct": "lts__t_sectors_op_red.sum",
-        "lts__t_sector_op_atom_hit_rate.pct": "lts__t_sectors_op_atom.sum",
-    },
+    f"{n}_hit_rate": {_HITS.format(op): _SECTORS.format(op) for op in ops}
+    for n, ops in _ACCESSES.items()
 }
 NAMES = (*SUMS, *RATES)
 # What a kernel executes is the same whatever the caches hold.
@@ -202,19 +201,17 @@ def _sum(name: str, weights: Mapping[str, int], kernels: Kernels) -> Counts:
 
 
 def _rate(name: str, pairs: Mapping[str, str], kernels: Kernels) -> Counts:
-    weighed: dict[str, list[tuple[float, float]]] = {}
+    hits: Counter[str] = Counter()
+    asked: Counter[str] = Counter()
     for kernel, row in kernels:
-        for rate, sectors in pairs.items():
-            if rate in row and row.get(sectors):
-                weighed.setdefault(kernel, []).append((row[rate], row[sectors]))
-    if not weighed:
+        for hit, sectors in pairs.items():
+            if hit in row and row.get(sectors):
+                hits[kernel] += row[hit]
+                asked[kernel] += row[sectors]
+    if not asked:
         return uncounted([name], "no such access, so no rate", SOURCE)
-    whole = _mean([pair for part in weighed.values() for pair in part])
-    return _in_parts(name, whole, {kernel: _mean(part) for kernel, part in weighed.items()})
-
-
-def _mean(weighed: Sequence[tuple[float, float]]) -> float:
-    return sum(rate * weight for rate, weight in weighed) / sum(weight for _, weight in weighed)
+    parts = {kernel: hits[kernel] / total for kernel, total in asked.items()}
+    return _in_parts(name, sum(hits.values()) / sum(asked.values()), parts)
 
 
 def _in_parts(name: str, value: float, parts: Mapping[str, float]) -> Counts:
@@ -222,13 +219,11 @@ def _in_parts(name: str, value: float, parts: Mapping[str, float]) -> Counts:
 
 
 def _number(name: str, text: str, unit: str) -> float:
-    """Return a figure of the CSV in bytes, us, a ratio or a plain count."""
+    """Return a figure of the CSV in bytes, us or a plain count."""
     try:
         value = float(text.replace(",", ""))
     except ValueError as error:
         raise CounterError(f"{name}: got {text!r} from ncu, expected a number") from error
-    if unit == "%":
-        return value / 100
     scaled = re.fullmatch(r"([KMGT]?)(byte|sector|inst)s?", unit)
     if scaled:
         return value * _FACTORS[scaled[1]]

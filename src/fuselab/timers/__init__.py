@@ -27,11 +27,13 @@ class Reading:
     samples_us  time of one call each
     kernels     device events of one call, by name; empty where the timer sees none
     steady      every call had the same events
+    joined      no work of a call was still running when the stream had gone on
     """
 
     samples_us: tuple[float, ...]
     kernels: Mapping[str, int]
     steady: bool = True
+    joined: bool = True
 
 
 class Timer(ABC):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
 from time import sleep
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,31 @@ MARKER = "spin_kernel"
 NAME_LENGTH = 160
 DETACHING_MS = 50
 
-Event = tuple[str, float]
+
+@dataclass(frozen=True)
+class Event:
+    """Something that ran on the device: where, and from when to when in ns."""
+
+    name: str
+    begin: int
+    end: int
+    stream: int = 0
+
+
+@dataclass
+class Span:
+    """What ran from a call's opening marker on; `joined` if all of it before the closing one."""
+
+    events: list[Event]
+    joined: bool = True
+
+    @property
+    def us(self) -> float:
+        return round(sum(event.end - event.begin for event in self.events) / 1e3, 3)
+
+    @property
+    def kernels(self) -> Counter[str]:
+        return Counter(event.name for event in self.events)
 
 
 class CuptiTimer(Timer):
@@ -34,11 +59,11 @@ class CuptiTimer(Timer):
     def __init__(self) -> None:
         super().__init__()
         self._labels: list[str] = []
-        self._calls: list[list[Event]] = []
+        self._spans: list[Span] = []
         self._profiler: Any = None
 
     def __enter__(self) -> Timer:
-        self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+        self._profiler = _window()
         self._profiler.__enter__()
         return self
 
@@ -50,7 +75,7 @@ class CuptiTimer(Timer):
     ) -> None:
         self._profiler.__exit__(kind, error, trace)
         if error is None:
-            self._calls = split(device_events(self._profiler.profiler.kineto_results.events()))
+            self._spans = split(device_events(self._profiler.profiler.kineto_results.events()))
 
     def block(
         self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
@@ -67,9 +92,9 @@ class CuptiTimer(Timer):
         return {i: outputs[i] for i in keep}
 
     def readings(self) -> dict[str, Reading]:
-        if len(self._calls) != len(self._labels):
+        if len(self._spans) != len(self._labels):
             raise TimerError(
-                f"CUPTI reported {len(self._calls)} calls of {len(self._labels)}: events were lost,"
+                f"CUPTI reported {len(self._spans)} calls of {len(self._labels)}: events were lost,"
                 " or another profiler holds the device"
             )
         return {label: self._reading(label) for label in dict.fromkeys(self._labels)}
@@ -81,7 +106,7 @@ class CuptiTimer(Timer):
         # Kineto detaches in a thread of its own at one of the next calls of CUDA; a window opened
         # before that loses all its events.
         os.environ["TEARDOWN_CUPTI"] = "1"
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+        with _window():
             torch.cuda.synchronize()
         for _ in range(DETACHING_MS):
             torch.cuda.synchronize()
@@ -89,36 +114,55 @@ class CuptiTimer(Timer):
         del os.environ["TEARDOWN_CUPTI"]
 
     def _reading(self, label: str) -> Reading:
-        calls = [c for own, c in zip(self._labels, self._calls, strict=True) if own == label]
-        kernels = [Counter(name for name, _ in call) for call in calls]
+        spans = [span for own, span in zip(self._labels, self._spans, strict=True) if own == label]
+        kernels = spans[-1].kernels
         return Reading(
-            samples_us=tuple(round(sum(us for _, us in call), 3) for call in calls),
-            kernels=dict(kernels[-1]),
-            steady=all(found == kernels[-1] for found in kernels),
+            samples_us=tuple(span.us for span in spans),
+            kernels=dict(kernels),
+            steady=all(span.kernels == kernels for span in spans),
+            joined=all(span.joined for span in spans),
         )
 
 
+def _window() -> Any:
+    # Without acc_events torch warns that a second window forgets the first.
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    return torch.profiler.profile(activities=activities, acc_events=True)
+
+
 def device_events(events: Iterable[Any]) -> list[Event]:
-    """Return (name, us) of everything that ran on the device, by start time."""
+    """Return everything that ran on the device, by start time."""
     found = [
-        (event.start_ns(), event.name()[:NAME_LENGTH], event.duration_ns() / 1e3)
+        Event(
+            event.name()[:NAME_LENGTH],
+            event.start_ns(),
+            event.start_ns() + event.duration_ns(),
+            event.device_resource_id(),
+        )
         for event in events
         if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()
     ]
-    return [(name, us) for _, name, us in sorted(found)]
+    return sorted(found, key=lambda event: event.begin)
 
 
-def split(events: Iterable[Event]) -> list[list[Event]]:
-    """Return the events of each call: those between an opening marker and the closing one."""
-    calls: list[list[Event]] = []
-    inside = False
-    for name, us in events:
-        if MARKER in name:
-            inside = not inside
+def split(events: Iterable[Event]) -> list[Span]:
+    """Return what belongs to each call: what begins between its markers.
+
+    Work on another stream that nobody waited for may begin or end after the closing marker.
+    """
+    spans: list[Span] = []
+    inside, home = False, None
+    for event in events:
+        if MARKER in event.name and home in (None, event.stream):
+            inside, home = not inside, event.stream
             if inside:
-                calls.append([])
+                spans.append(Span([]))
+            else:
+                spans[-1].joined &= all(own.end <= event.begin for own in spans[-1].events)
         elif inside:
-            calls[-1].append((name, us))
+            spans[-1].events.append(event)
+        elif spans and event.stream != home:
+            spans[-1].joined = False
     if inside:
         raise TimerError("CUPTI lost the last marker: the calls cannot be told apart")
-    return calls
+    return spans

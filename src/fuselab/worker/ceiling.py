@@ -1,8 +1,8 @@
-"""What the memory allows: plain copies and adds that move a given number of bytes."""
+"""What the memory allows: streams of a known number of bytes in four mixes of reads and writes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -11,40 +11,50 @@ from fuselab.timers import Call
 from fuselab.worker.inputs import MEMORY_SHARE, free_bytes
 from fuseline.core.spec import Cost
 
-# From this many bytes read per byte written, an add (two reads, one write) is the fairer limit.
-ADD_FROM = 1.5
+# Streams read and written.
+MIXES: Mapping[str, tuple[int, int]] = {
+    "1R0W": (1, 0),
+    "3R1W": (3, 1),
+    "2R1W": (2, 1),
+    "1R1W": (1, 1),
+}
 PATTERN = 1 << 20
 ALIGNED = 16
-# Half and third of it are multiples of 512: buffers begin as well aligned as allocations do.
-PITCH = 3072
+# Half, a third and a quarter of it are multiples of 512: buffers begin as well aligned as
+# allocations do.
+PITCH = 6144
 PEAK_BYTES = 4 << 30
+WORD = 4
 
 
 class Streams:
-    """Sets of buffers that `copy_` or `add` streams through, `nbytes` moved a call.
+    """Sets of float32 buffers that a plain operation streams through, `nbytes` moved a call.
 
-    `memory` holds what lies under the sets; two Streams of equal `nbytes` may share it.
+    `memory` holds what lies under the sets; two Streams of equal `nbytes` may share it. `own`
+    takes the lab's kernels in place of torch's.
     """
 
     def __init__(
         self,
         mix: str,
         nbytes: int,
-        dtype: torch.dtype,
         device: torch.device,
         memory: list[Tensor] | None = None,
+        own: bool = False,
     ) -> None:
         self.mix = mix
-        self._streams = 3 if mix == "2R1W" else 2
+        self._reads, self._writes = MIXES[mix]
         # A copy of an odd number of bytes takes a slow path that says nothing about the memory.
-        self._length = max(ALIGNED, nbytes // self._streams // ALIGNED * ALIGNED) // dtype.itemsize
-        self._nbytes, self._dtype, self._device = nbytes, dtype, device
+        rows = self._reads + self._writes
+        self._length = max(ALIGNED, nbytes // rows // ALIGNED * ALIGNED) // WORD
+        self._nbytes, self._device = nbytes, device
         self._memory: list[Tensor] = [] if memory is None else memory
+        self._operation = (_OWN if own else _OPERATIONS)[mix]
 
     @property
     def cost(self) -> Cost:
-        size = self._length * self._dtype.itemsize
-        return Cost(size * (self._streams - 1), size, self._length if self.mix == "2R1W" else 0)
+        row = self._length * WORD
+        return Cost(row * self._reads, row * self._writes, self._length * (self._reads - 1))
 
     def calls(self, count: int, sets: int) -> list[Call]:
         """Return `count` calls over `sets` rotating sets of buffers."""
@@ -53,19 +63,21 @@ class Streams:
         return [self._call(self._memory[i % sets]) for i in reversed(range(count))]
 
     def _call(self, memory: Tensor) -> Call:
-        *sources, out = (row[: self._length] for row in memory.view(self._streams, -1))
-        return _copy(sources[0], out) if len(sources) == 1 else _add(sources[0], sources[1], out)
+        rows = [row[: self._length] for row in memory.view(self._reads + self._writes, -1)]
+        out = rows.pop() if self._writes else memory.new_empty(ALIGNED // WORD)
+        return self._operation(rows, out)
 
     def _fill(self) -> Tensor:
         """Return random data, a short pattern repeated: drawing gigabytes would take seconds."""
-        length = max(1, -(-self._nbytes // PITCH)) * PITCH // self._dtype.itemsize
-        pattern = torch.randn(min(length, PATTERN), device=self._device).to(self._dtype)
+        length = max(1, -(-self._nbytes // PITCH)) * PITCH // WORD
+        pattern = torch.randn(min(length, PATTERN), dtype=torch.float32, device=self._device)
         return pattern.repeat(-(-length // pattern.numel()))[:length]
 
 
 def mix_of(cost: Cost) -> str:
-    """Return "2R1W" where the case reads clearly more than it writes, else "1R1W"."""
-    return "2R1W" if cost.bytes_read >= ADD_FROM * cost.bytes_written else "1R1W"
+    """Return the mix whose share of writes is nearest to the case's."""
+    share = cost.bytes_written / max(1, cost.bytes)
+    return min(MIXES, key=lambda mix: abs(MIXES[mix][1] / sum(MIXES[mix]) - share))
 
 
 def peak_bytes(device: torch.device) -> tuple[int, str]:
@@ -76,9 +88,37 @@ def peak_bytes(device: torch.device) -> tuple[int, str]:
     return PEAK_BYTES, ""
 
 
-def _copy(source: Tensor, out: Tensor) -> Callable[[], object]:
-    return lambda: out.copy_(source)
+Operation = Callable[[list[Tensor], Tensor], Call]
 
 
-def _add(a: Tensor, b: Tensor, out: Tensor) -> Callable[[], object]:
-    return lambda: torch.add(a, b, out=out)
+def _read(rows: list[Tensor], out: Tensor) -> Call:
+    total = out[0]
+    return lambda: torch.sum(rows[0], dim=0, out=total)
+
+
+def _copy(rows: list[Tensor], out: Tensor) -> Call:
+    return lambda: out.copy_(rows[0])
+
+
+def _add(rows: list[Tensor], out: Tensor) -> Call:
+    return lambda: torch.add(*rows, out=out)
+
+
+def _add3(rows: list[Tensor], out: Tensor) -> Call:
+    return lambda: torch.addcmul(*rows, out=out)
+
+
+_OPERATIONS: Mapping[str, Operation] = {
+    "1R0W": _read,
+    "1R1W": _copy,
+    "2R1W": _add,
+    "3R1W": _add3,
+}
+_NAMES = {"1R0W": "read", "1R1W": "copy", "2R1W": "add", "3R1W": "add3"}
+
+
+def _of_ours(name: str) -> Operation:
+    return lambda rows, out: lambda: getattr(torch.ops.fuselab, name)(*rows, out)
+
+
+_OWN: Mapping[str, Operation] = {mix: _of_ours(name) for mix, name in _NAMES.items()}

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -17,13 +18,16 @@ import torch
 from torch.utils.benchmark import Timer
 
 from fuselab import environment
-from fuselab.counters import energy, ncu, perf_event, traffic
+from fuselab.counters import durations, energy, ncu, perf_event, traffic
+from fuselab.counters.launch import LOADED
 from fuselab.model import Group
 from fuselab.timers import Call
 from fuselab.worker import baselines
 from fuselab.worker.inputs import COLD_FACTOR, cache_bytes
 from fuselab.worker.problem import Problem, build, rotation
 from fuselab.worker.protocol import describe, synchronize
+from fuselab.worker.rounds import scrubber
+from fuselab.worker.timing import Arena
 
 WARM_CALLS = 3
 COUNTED_CALLS = 10
@@ -143,6 +147,34 @@ def ranges(task: Task, index: int) -> Figures:
     return {}
 
 
+def block(task: Task, index: int) -> Figures:
+    """Run a block of calls as the lab's rounds do, some of them inside NVTX ranges, for ncu."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    problem = _problem(task)
+    fn = baselines.make(problem.spec, task["impl"], problem.device.type)
+    for _ in range(WARM_CALLS):
+        problem.call_on(fn, problem.first)()
+    problem.grow(task["sets"])
+    scrub = scrubber(Arena(problem.device, task["sets"], problem.first.nbytes))
+    calls = problem.calls(fn, task["calls"], task["sets"])
+    numbers = durations.ranges(index, task["calls"], task["watched"])
+    scrub()
+    # Results stay alive, so that each call writes to memory which is not in the cache.
+    results = [_in_range(call, numbers.get(place)) for place, call in enumerate(calls)]
+    synchronize(problem.device)
+    return {"calls": len(results)}
+
+
+def _in_range(call: Call, number: int | None) -> object:
+    if number is None:
+        return call()
+    opened = torch.cuda.nvtx.range_start(ncu.RANGE.format(number))
+    result = call()
+    torch.cuda.nvtx.range_end(opened)
+    return result
+
+
 MODES: dict[str, Callable[[Task, int], Figures]] = {
     "compile": compile_time,
     "perf_event": instructions,
@@ -150,6 +182,7 @@ MODES: dict[str, Callable[[Task, int], Figures]] = {
     "traffic": memory_traffic,
     "energy": joules,
     "ranges": ranges,
+    "durations": block,
 }
 
 
@@ -195,4 +228,6 @@ def _each(calls: list[Call]) -> None:
 if __name__ == "__main__":
     # What implementations print goes to where the errors go; nobody reads it.
     os.dup2(2, 1)
+    Path(sys.argv[2]).with_name(LOADED).touch()
+    sys.stdin.read()  # until the others of its batch are loaded too
     main(*sys.argv[1:])

@@ -18,13 +18,13 @@ from fuselab.worker.protocol import Emit, Fatal, judge
 from fuselab.worker.rounds import Rounds
 from fuselab.worker.timing import Arena, Timing
 from fuselab.worker.trial import Trial
-from fuseline.core.spec import Cost
+from fuseline.core.spec import Cost, OpSpec
 
 
-def run(group: Group, skip: frozenset[str], emit: Emit) -> None:
+def run(group: Group, skip: frozenset[str], emit: Emit, spec: OpSpec | None = None) -> None:
     """Measure a group and emit one result per implementation; `skip` names those not to touch.
 
-    Raises Fatal where the process must not go on.
+    `spec` stands for the group's source. Raises Fatal where the process must not go on.
     """
     device = torch.device(group.device)
     phase = "building the inputs"
@@ -32,7 +32,7 @@ def run(group: Group, skip: frozenset[str], emit: Emit) -> None:
         if group.op == CEILING:
             measured = _ceilings(group, device, emit)
         else:
-            problem = build(group, emit)
+            problem = build(group, emit, spec)
             phase = "the run of the group"
             with torch.set_grad_enabled(problem.direction == "bwd"):
                 measured = _compete(problem, skip, emit)
@@ -100,7 +100,7 @@ def _records(trials: Sequence[Trial], timed: Timing) -> list[Measurement]:
 
 def _ceiling_trial(problem: Problem, cost: Cost) -> Trial:
     """Return the trial that moves the same bytes as the case, in the nearest mix of streams."""
-    streams = Streams(mix_of(cost), cost.bytes, problem.dtype, problem.device)
+    streams = Streams(mix_of(cost), cost.bytes, problem.device)
     return _streaming(problem.group.cell(CEILING), streams)
 
 
@@ -131,12 +131,11 @@ def _judge_compile(trial: Trial) -> None:
 def _ceilings(group: Group, device: torch.device, emit: Emit) -> list[Measurement]:
     """Measure the fixed recipe: one copy and one add of 4 GiB, or of what fits."""
     nbytes, reason = peak_bytes(device)
-    dtype: torch.dtype = getattr(torch, group.dtype)
     trials = []
     memory: list[torch.Tensor] = []
     for cell in group.cells:
         emit("start", cell.impl, "inputs")
-        streams = Streams("2R1W" if cell.impl == "add" else "1R1W", nbytes, dtype, device, memory)
+        streams = Streams("2R1W" if cell.impl == "add" else "1R1W", nbytes, device, memory)
         trial = _streaming(cell, streams)
         trial.reason = reason
         timing.warm(trial, device, emit)

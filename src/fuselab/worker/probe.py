@@ -13,6 +13,7 @@ from fuselab.timers import Call
 from fuselab.worker.problem import Problem
 from fuselab.worker.protocol import Emit, describe, judge, synchronize
 from fuselab.worker.trial import Trial
+from fuseline.testing.poison import poison
 
 # Looks at a result right after the call and once more after this.
 SETTLE_S = 0.02
@@ -50,6 +51,8 @@ def _late(trial: Trial, problem: Problem) -> str:
     """Say that a result still changed after its call had returned, or ""."""
     for _ in range(LOOKS):
         (call,) = trial.make_calls(1, 1)
+        # What lies in the memory that the results will get is no result of an earlier call.
+        poison(trial.checked.values())
         synchronize(problem.device)
         results = _results(problem, call())
         early = [result.clone() for result in results]

@@ -208,10 +208,10 @@ class Problem:
         return tuple(y.to(self.dtype) if y.is_floating_point() else y for y in outputs)
 
 
-def build(group: Group, emit: Emit) -> Problem:
-    """Return the problem of a group with its first input set."""
+def build(group: Group, emit: Emit, spec: OpSpec | None = None) -> Problem:
+    """Return the problem of a group with its first input set; `spec` stands for its source."""
     emit("start", "", "inputs")
-    spec = specs.load(group.source)[group.op]
+    spec = spec or specs.load(group.source)[group.op]
     case = next(c for c in spec.cases if c.name == group.case)
     direction: Direction = "bwd" if group.direction == "bwd" else "fwd"
     device = torch.device(group.device)

@@ -40,7 +40,7 @@ class Rounds:
     ) -> None:
         self._trials = [trial for trial in trials if trial.alive]
         self._plans, self._arena, self._emit = plans, arena, emit
-        self._scrub = _scrubber(arena)
+        self._scrub = scrubber(arena)
         self._clocks = Clocks(arena.device)
         self._spent = dict.fromkeys((trial.name for trial in self._trials), 0.0)
         self._rounds: Counter[str] = Counter()
@@ -147,6 +147,11 @@ class Rounds:
         if idle and trial.alive:
             total = len(reading.samples_us)
             trial.fail(Status.INVALID, f"{idle} of {total} timed calls ran nothing on the device")
+        if not reading.joined and trial.alive:
+            trial.fail(
+                Status.INVALID,
+                "part of its work ran on another stream and was not over when the call was",
+            )
         trial.proof |= _proof(self._plans[trial.name], self._arena, reading)
         trial.proof |= self._clocks.proof(trial.name) | {"rounds": self._rounds[trial.name]}
         disturbed = (
@@ -162,7 +167,7 @@ def _missed(trial: Trial, level: Level, timing: Timing) -> str:
     return level.missed(len(samples), sum(samples), width)
 
 
-def _scrubber(arena: Arena) -> Callable[[], None]:
+def scrubber(arena: Arena) -> Callable[[], None]:
     """Return what reads the cache full of something else; the timer does not see it."""
     if not arena.scrubs:
         return lambda: None

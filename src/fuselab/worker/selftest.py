@@ -1,42 +1,117 @@
-"""A quick test of the timer: work of known relative length must read so."""
+"""The lab's test of itself on a device: work of known length, the same work twice."""
 
 from __future__ import annotations
 
-from statistics import median
-from time import sleep
+from collections.abc import Sequence
+from statistics import linear_regression, median
+from time import perf_counter_ns
 from typing import Any
 
 import torch
 
-from fuselab.timers import TimerError
-from fuselab.worker.timing import make_timer
+from fuselab import comparison
+from fuselab.comparison import Pair
+from fuselab.model import Group
+from fuselab.plan import CEILING, TIMERS
+from fuselab.precision import LEVELS, STANDARD
+from fuselab.timers import Call, TimerError
+from fuselab.worker import roofs, timing
+from fuselab.worker.ceiling import Streams
+from fuselab.worker.inputs import how_many
+from fuselab.worker.protocol import Emit, describe
+from fuselab.worker.rounds import Rounds
+from fuselab.worker.timing import Arena, make_timer
+from fuselab.worker.trial import Trial
+from fuseline.core import native
 
-CALLS = 20
-TOLERANCE = 0.05
-CPU_US = 5000.0
-GPU_WORDS = 1 << 26
+LENGTHS_US = (20, 50, 100, 200, 500, 1000)
+CALLS, ROUNDS = 10, 3
+AGAIN_BYTES = {"cuda": 256 << 20, "cpu": 8 << 20}
+NO_TIME = ("host",)  # it does not wait for the device, so it reads no length
+
+Facts = dict[str, Any]
 
 
-def run(device: torch.device) -> dict[str, Any]:
-    """Time a known piece of work and twice as much; `ok` says whether the readings agree."""
-    timer = make_timer(device)
+def run(device: torch.device, emit: Emit) -> Facts:
+    """Return what the lab's numbers are worth here, and the roofs that it measured."""
+    why = native.status().why_not("cuda") if device.type == "cuda" else None
+    found: Facts = {"timers": {}, "no_kernels": why or ""}
+    for name in TIMERS[device.type]:
+        emit("start", "", f"the test of the timer {name}")
+        if not why and name not in NO_TIME:
+            found["timers"][name] = _guarded(_line, device, name)
+    emit("start", "", "the same work twice")
+    found["again"] = _guarded(_again, device, emit)
+    if device.type == "cuda" and not why:
+        found["launch"] = _guarded(_launch, device)
+    found["roofs"] = roofs.measure(device, emit)
+    return found
+
+
+def _guarded(test: Any, *arguments: Any) -> Facts:
+    """Return what a test finds, or why it could not."""
+    try:
+        return dict(test(*arguments))
+    except (TimerError, RuntimeError) as error:
+        return {"error": describe(error)}
+
+
+def _line(device: torch.device, name: str) -> Facts:
+    """Return slope and offset (us) of the line through what a timer reads of known lengths."""
+    read = _read(device, name, LENGTHS_US)
+    slope, offset = linear_regression(LENGTHS_US, read)
+    return {"slope": slope, "offset_us": offset, "lengths_us": LENGTHS_US, "read_us": read}
+
+
+def _launch(device: torch.device) -> Facts:
+    """Return what the shortest kernel takes by each timer, the host included, in us."""
+    return {f"{name}_us": _read(device, name, (0,))[0] for name in TIMERS[device.type]}
+
+
+def _read(device: torch.device, name: str, lengths_us: Sequence[float]) -> list[float]:
+    timer = make_timer(device, name)
     try:
         with timer:
-            for label, factor in (("once", 1), ("twice", 2)):
-                timer.block(label, [_work(device, factor)] * CALLS)
-        readings = timer.readings()
-    except (TimerError, RuntimeError) as error:
-        return {"timer": timer.name, "ok": False, "reason": str(error)}
-    once, twice = (median(readings[label].samples_us) for label in ("once", "twice"))
-    ratio = twice / once if once else 0.0
-    ok = abs(ratio - 2) <= 2 * TOLERANCE
-    reason = "" if ok else f"twice the work reads {ratio:.3f} times as long"
-    return {"timer": timer.name, "ok": ok, "reason": reason, "once_us": once, "twice_us": twice}
+            for _ in range(ROUNDS):
+                for us in lengths_us:
+                    with timer.preparing():
+                        calls = [_spin(device, us)] * CALLS
+                    timer.block(str(us), calls)
+    finally:
+        timer.release()
+    readings = timer.readings()
+    return [median(readings[str(us)].samples_us) for us in lengths_us]
 
 
-def _work(device: torch.device, factor: int) -> Any:
+def _spin(device: torch.device, us: float) -> Call:
+    """Return a call that keeps the device busy for so long, by the device's own clock."""
     if device.type == "cuda":
-        source = torch.rand(GPU_WORDS * factor, device=device)
-        out = torch.empty_like(source)
-        return lambda: out.copy_(source)
-    return lambda: sleep(CPU_US * factor / 1e6)
+        out = torch.empty(1, dtype=torch.int64, device=device)
+        return lambda: torch.ops.fuselab.spin(out, int(us * 1e3))
+
+    def busy() -> None:
+        end = perf_counter_ns() + us * 1e3
+        while perf_counter_ns() < end:
+            pass
+
+    return busy
+
+
+def _again(device: torch.device, emit: Emit) -> Facts:
+    """Return the lab's verdict on a copy beside the same copy: anything but `same` is wrong."""
+    nbytes = AGAIN_BYTES[device.type]
+    group = Group(CEILING, "again", "float32", "fwd", "contiguous", str(device), ("a", "b"))
+    streams = Streams("1R1W", nbytes, device)
+    trials = [Trial(cell, streams.calls, streams.cost) for cell in group.cells]
+    for trial in trials:
+        timing.warm(trial, device, emit)
+    level = LEVELS[STANDARD]
+    plans = timing.plan(trials, device, level)
+    sets = how_many(nbytes, device, max(plan.calls for plan in plans.values()))
+    timed = Rounds(trials, plans, Arena(device, sets, nbytes), emit).run(level, "", None)
+    a, b = (
+        t.measurement(timed.timer, timed.readings[t.name], (), timed.disturbance[t.name])
+        for t in trials
+    )
+    (found,) = comparison.compare([Pair((a.cell, b.cell), a, b)])
+    return {"verdict": str(found.verdict), "reason": found.reason, "ratio": found.ratio}

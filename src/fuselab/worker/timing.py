@@ -91,6 +91,7 @@ class Timing:
                     reading,
                     samples_us=before.samples_us + reading.samples_us,
                     steady=before.steady and reading.steady and before.kernels == reading.kernels,
+                    joined=before.joined and reading.joined,
                 )
 
 

@@ -1,0 +1,59 @@
+"""What `fuselab doctor` measured last on a device, kept in the lab's own cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from fuselab import caches
+
+# What makes it another device, or the same at another speed.
+IDENTITY = ("device", "gpu", "cpu", "threads", "driver", "power_limit_w")
+
+Memory = Mapping[str, Mapping[str, Mapping[str, float]]]
+
+
+@dataclass(frozen=True)
+class Roofs:
+    """GB/s by mix of streams, bytes a call and kernels; FLOP/s by what computes them."""
+
+    memory: Memory
+    compute: Mapping[str, float]
+    measured_at: str
+
+    def best(self, mix: str, nbytes: str) -> float:
+        """Return the GB/s of the faster kernels."""
+        return max(self.memory[mix][nbytes].values())
+
+    def peak(self, dtype: str) -> tuple[float, str] | None:
+        """Return the highest FLOP/s in a dtype and what computed them, None if unknown."""
+        found = [(value, name) for name, value in self.compute.items() if name.startswith(dtype)]
+        return max(found, default=None)
+
+
+def save(environment: Mapping[str, Any], found: Mapping[str, Any]) -> Roofs:
+    """Keep what was measured just now in this environment."""
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    roofs = Roofs(found["memory"], found["compute"], now)
+    place = _place(environment)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(asdict(roofs), indent=1))
+    return roofs
+
+
+def load(environment: Mapping[str, Any]) -> Roofs | None:
+    """Return what was measured last in such an environment, None if nothing was."""
+    try:
+        return Roofs(**json.loads(_place(environment).read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _place(environment: Mapping[str, Any]) -> Path:
+    identity = json.dumps([environment.get(name) for name in IDENTITY])
+    return caches.root() / f"roofs-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"
