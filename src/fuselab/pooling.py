@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fuselab import stats
 from fuselab.model import Measurement, Status
-from fuselab.precision import LEVELS
+from fuselab.precision import LEVELS, RESOLUTION_US
 
 
 def pool(found: Sequence[Measurement]) -> Measurement:
@@ -20,7 +20,7 @@ def pool(found: Sequence[Measurement]) -> Measurement:
         return (failed or list(found))[0]
     first, samples = found[0], tuple(us for m in found for us in m.samples_us)
     level = LEVELS[first.precision]
-    width = stats.summary(samples).relative_half_width
+    width = stats.summary(samples).known_to(RESOLUTION_US.get(first.timer, 0.0))
     missed = level.missed(len(samples), sum(samples), width)
     reasons = dict.fromkeys(filter(None, (*(m.reason for m in found), missed)))
     noisy = missed or any(m.status is Status.NOISY for m in found)

@@ -31,8 +31,14 @@ class Roofs:
         return max(self.memory[mix][nbytes].values())
 
     def peak(self, dtype: str) -> tuple[float, str] | None:
-        """Return the highest FLOP/s in a dtype and what computed them, None if unknown."""
-        found = [(value, name) for name, value in self.compute.items() if name.startswith(dtype)]
+        """Return the FLOP/s that an operator without matrix products can reach, and of what.
+
+        Half types are computed in float32 there. None if unknown.
+        """
+        if "float" not in dtype:
+            return None
+        computed = "float64" if dtype == "float64" else "float32"
+        found = [(value, name) for name, value in self.compute.items() if name.startswith(computed)]
         return max(found, default=None)
 
 

@@ -30,6 +30,10 @@ class Summary:
         """Half the confidence interval over the median; what the stop rule looks at."""
         return (self.high - self.low) / 2 / self.median if self.median else float("inf")
 
+    def known_to(self, resolution: float) -> float:
+        """Return the relative half width, 0 where it is no wider than the clock can tell."""
+        return self.relative_half_width if self.high - self.low > 2 * resolution else 0.0
+
 
 def median(samples: Samples) -> float:
     """Return the middle value; ValueError without samples or with one that is not finite."""

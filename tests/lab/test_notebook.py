@@ -117,7 +117,8 @@ def test_every_function_has_its_row_in_every_case(mixed: Any, case: str) -> None
     assert all(tuple(row) == COLUMNS for row in rows.values())
     first, other = rows["first"], rows["right"]
     x = 4 * (132 if case == "(4, 33)" else 96)
-    assert other["ideal_bytes"] == other["buffer_bytes"] == 2 * x
+    assert other["ideal_bytes"] == 2 * x
+    assert other["buffer_bytes"] == x + other["peak_bytes"] >= 2 * x
     assert other["speedup_vs_eager"] == first["median_us"] / other["median_us"]
     assert first["role"] == "eager"
     assert first["launches"] == 3

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fuselab import stats
 from fuselab.model import Cell, Group, Measurement, Status
 from fuselab.pooling import pool
 from fuselab.precision import LEVELS, estimate_s, serves
@@ -61,6 +62,16 @@ def test_processes_that_differ_are_noisy_and_one_that_fails_fails() -> None:
     assert "publish wants 0.5%" in apart.reason
     failed = Measurement(CELL, Status.CRASHED, "signal 11", precision="publish")
     assert pool([measured(1.0), failed]) is failed
+
+
+def test_an_interval_as_narrow_as_the_clock_is_narrow_enough() -> None:
+    steps = (1.344, 1.376, 1.408) * 10
+    wide = stats.summary((1.344, 1.376) * 5)
+    assert wide.relative_half_width > STANDARD.half_width
+    assert wide.known_to(0.032) == 0.0
+    assert wide.known_to(0.001) == wide.relative_half_width
+    pair = [replace(measured(1.0), timer="cupti", samples_us=steps) for _ in range(2)]
+    assert "median known" not in pool(pair).reason
 
 
 def test_sweeps_add_up() -> None:

@@ -250,7 +250,7 @@ def test_the_compute_roof_is_what_doctor_measured_where_the_cell_was(monkeypatch
     monkeypatch.setattr(roofs, "load", lambda env: known if env == here else None)
     cell = timed("fast", 1.0)
     elsewhere = replace(cell, environment="e2")
-    assert verb._peak(cell, [here]) == Peak(8e14, "fuselab doctor, bfloat16 matmul")
+    assert verb._peak(cell, [here]) == Peak(6e13, "fuselab doctor, float32 fma")
     assert verb._peak(elsewhere, [here, {**here, "id": "e2"}]) is None
     assert verb._peak(elsewhere, [here]) is None, "an environment that nobody knows"
     assert verb._peak(replace(cell, cell=replace(cell.cell, dtype="int8")), [here]) is None

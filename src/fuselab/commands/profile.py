@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fuselab import roofs, runner
-from fuselab.commands import count, exits, select
-from fuselab.commands.progress import Steps, outcome
-from fuselab.commands.run import FAILURES, LOG
+from fuselab import roofs
+from fuselab.commands import count, select
+from fuselab.commands.run import LOG, exit_code, measure
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement
 from fuselab.plan import CEILING, Filters, PlanError
@@ -20,9 +19,7 @@ from fuselab.report import counters, profile, roofline
 from fuselab.report.profile import Profile
 from fuselab.report.roofline import Peak
 from fuselab.report.tables import plain
-from fuselab.runner import Worker
 from fuselab.store import Store
-from fuselab.worker import process
 from fuseline.core.spec import OpSpec
 
 PICTURE = "roofline.svg"
@@ -50,7 +47,7 @@ def run(
     with Store.open(out) as store:
         with device_lock(chosen):
             todo = [group for group in groups if fresh or store.missing(group)]
-            _measure(todo, store, chosen, timeout, str(Path(out) / LOG))
+            measure(todo, store, chosen, timeout, str(Path(out) / LOG))
             count.run([replace(group, impls=(impl,)) for group in groups], store, chosen, timeout)
         measured, environments = list(store.measurements()), store.environment()
     own = [m for group in groups for m in measured if m.cell == group.cell(impl)]
@@ -61,7 +58,7 @@ def run(
         print(json.dumps({"store": out, "picture": picture and str(picture), "cells": found}))
     else:
         _print(profiles, out, picture)
-    return _exit_code(own)
+    return exit_code(own)
 
 
 def _groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Group, ...]:
@@ -87,14 +84,6 @@ def _of_default_dtype(groups: Sequence[Group], device: str) -> tuple[Group, ...]
     return tuple(group for group in groups if group.dtype == chosen[group.op])
 
 
-def _measure(todo: Sequence[Group], store: Store, device: str, timeout: float, log: str) -> None:
-    with Worker(process.main, device, timeout, log) as worker, Steps(len(todo)) as steps:
-        for step in runner.run(todo, worker):
-            store.set_environment(step.environment)
-            store.write(step.group, step.measurements)
-            steps.step(step.group.key, outcome(step.measurements))
-
-
 def _peak(measured: Measurement, environments: Sequence[Mapping[str, Any]]) -> Peak | None:
     """Return the compute roof that doctor measured where the cell was measured, if it did."""
     for environment in environments:
@@ -110,12 +99,6 @@ def _print(profiles: Sequence[Profile], out: str, picture: Path | None) -> None:
     for line in counters.not_measured([found.record for found in profiles]):
         print(plain(f"{counters.NOT_MEASURED}: {line}"))
     print(f"stored in {out}" + (f", picture {picture}" if picture else ""))
-
-
-def _exit_code(measured: Sequence[Measurement]) -> int:
-    if any(m.status in FAILURES for m in measured):
-        return exits.FAILED
-    return exits.OK if any(m.status.has_number for m in measured) else exits.NO_DATA
 
 
 def _say(line: str) -> None:

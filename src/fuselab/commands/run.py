@@ -64,7 +64,7 @@ def run(
             _say(f"{outdated} of these are stored, but the operator's code has changed since")
         with device_lock(chosen) if todo or slow else nullcontext():
             # Who had the device until now may have measured the same for the same folder.
-            _measure(_lacking(plan, store, fresh), store, chosen, timeout, str(Path(out) / LOG))
+            measure(_lacking(plan, store, fresh), store, chosen, timeout, str(Path(out) / LOG))
             if slow:
                 count.run(wanted, store, chosen, timeout)
         stored = list(store.measurements())
@@ -83,7 +83,7 @@ def run(
     else:
         print(text.to_terminal(view))
         print(", ".join(f"{n} {status}" for status, n in counts.most_common()), f"in {out}")
-    return _exit_code([m for m in asked if (m.cell.op, m.cell.impl) in select.judged(found)])
+    return exit_code([m for m in asked if (m.cell.op, m.cell.impl) in select.judged(found)])
 
 
 def _lacking(plan: Sequence[Group], store: Store, fresh: bool) -> list[Group]:
@@ -91,8 +91,8 @@ def _lacking(plan: Sequence[Group], store: Store, fresh: bool) -> list[Group]:
     return [group for group in plan if fresh or store.missing(group)]
 
 
-def _measure(todo: Sequence[Group], store: Store, device: str, timeout: float, log: str) -> None:
-    """Compile in parallel, then measure alone."""
+def measure(todo: Sequence[Group], store: Store, device: str, timeout: float, log: str) -> None:
+    """Compile in parallel, then measure alone, and store a group at a time."""
     prepare.run(todo, device, timeout, log)
     with Worker(process.main, device, timeout, log) as worker, Steps(len(todo)) as steps:
         for step in runner.run(todo, worker):
@@ -101,7 +101,7 @@ def _measure(todo: Sequence[Group], store: Store, device: str, timeout: float, l
             steps.step(step.group.key, outcome(step.measurements))
 
 
-def _exit_code(own: Sequence[Measurement]) -> int:
+def exit_code(own: Sequence[Measurement]) -> int:
     """Judge the operators' own cells; a baseline that fails is a finding, not a failure."""
     if any(m.status in FAILURES for m in own):
         return exits.FAILED

@@ -6,7 +6,7 @@ import csv
 import re
 import shutil
 import tempfile
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -201,8 +201,8 @@ def _sum(name: str, weights: Mapping[str, int], kernels: Kernels) -> Counts:
 
 
 def _rate(name: str, pairs: Mapping[str, str], kernels: Kernels) -> Counts:
-    hits: Counter[str] = Counter()
-    asked: Counter[str] = Counter()
+    hits: dict[str, float] = defaultdict(float)
+    asked: dict[str, float] = defaultdict(float)
     for kernel, row in kernels:
         for hit, sectors in pairs.items():
             if hit in row and row.get(sectors):

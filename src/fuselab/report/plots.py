@@ -34,7 +34,7 @@ _OTHER_COLORS = ("#c2477f", "#6f9a2f", "#4f8fa8", "#a0674b", "#7a78d6")
 # Stands for the page's text colour until the SVG is inside the page.
 _INK = "#010203"
 # Text stays text (small files, the page's font), names are never maths, ids are reproducible.
-_STYLE = {
+STYLE = {
     "svg.hashsalt": "fuselab",
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -55,10 +55,10 @@ def colors(impls: Sequence[str]) -> dict[str, str]:
 
 def inline_svg(chart: Chart, palette: dict[str, str], prefix: str) -> str:
     """Return the chart as an SVG element for a page; `prefix` keeps its ids apart."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         _draw(figure.subplots(), chart, palette, _INK)
-        svg = _svg(figure, transparent=True)
+        svg = svg(figure, transparent=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:xlink)?="[^"]*"', "", svg)
@@ -98,7 +98,7 @@ def save_svg(
 def _picture(charts: Sequence[Chart]) -> str:
     names = list(dict.fromkeys(series.name for chart in charts for series in chart.series))
     palette = colors(names)
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(4.8 * len(charts), 3.5), layout="constrained")
         for index, chart in enumerate(charts):
             axes = figure.add_subplot(1, len(charts), index + 1)
@@ -115,7 +115,7 @@ def _picture(charts: Sequence[Chart]) -> str:
             ncols=len(handles),
             frameon=False,
         )
-        return _svg(figure, transparent=False)
+        return svg(figure, transparent=False)
 
 
 def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
@@ -169,7 +169,7 @@ def _ticks(sizes: Sequence[int]) -> list[int]:
     return inside if len(inside) > 1 else sorted({low, high})
 
 
-def _svg(figure: Figure, *, transparent: bool) -> str:
+def svg(figure: Figure, *, transparent: bool) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None})
     return out.getvalue()

@@ -14,7 +14,7 @@ from fuselab.plan import CEILING
 from fuselab.report import roofline
 from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point, Position, si
 from fuselab.report.tables import DIRECTIONS, UNKNOWN, number, percent, plain, size
-from fuselab.report.text import _grid
+from fuselab.report.text import grid
 from fuselab.report.view import Column, Table, Value
 
 # A longer name is shown by its function alone, and in full below the table.
@@ -65,7 +65,7 @@ def to_terminal(profile: Profile) -> str:
     if record["median_us"] is not None:
         for table in (_kernel_table(profile), _roofline_table(position)):
             notes = map(plain, table.notes)
-            parts.append("\n".join((f"{table.title}:", *_grid(table), *notes)))
+            parts.append("\n".join((f"{table.title}:", *grid(table), *notes)))
     return "\n\n".join(parts)
 
 

@@ -112,8 +112,8 @@ def save_svg(positions: Sequence[Position], path: str | os.PathLike[str]) -> Pat
     drawn = [found for found in positions if found.drawn]
     if not drawn:
         return None
-    with rc_context(plots._STYLE):
-        return replace(path, plots._svg(figure(drawn), transparent=False))
+    with rc_context(plots.STYLE):
+        return replace(path, plots.svg(figure(drawn), transparent=False))
 
 
 def si(value: float, unit: str = "") -> str:

@@ -35,9 +35,9 @@ def to_terminal(view: View) -> str:
         parts.append("\n".join((plain(section.title), *map(plain, section.summary))))
         for table in section.times:
             notes = [f"[{index}] {plain(note)}" for index, note in enumerate(table.notes, 1)]
-            parts.append("\n".join((f"{plain(table.title)}:", *_grid(table), *notes)))
+            parts.append("\n".join((f"{plain(table.title)}:", *grid(table), *notes)))
     if view.counters.rows:
-        parts.append("\n".join((f"{view.counters.title}:", *_grid(view.counters))))
+        parts.append("\n".join((f"{view.counters.title}:", *grid(view.counters))))
     return "\n\n".join(parts) + "\n"
 
 
@@ -56,7 +56,7 @@ def _markdown_table(table: Table) -> str:
     return "\n".join(rows) + ("\n\n" + "\n".join(notes) if notes else "")
 
 
-def _grid(table: Table) -> list[str]:
+def grid(table: Table) -> list[str]:
     def text(value: Value) -> str:
         mark = "*" if value.kind == "best" else ""
         return mark + plain(value.text) + (f" [{value.note}]" if value.note else "")

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 from fuselab.timers import Call
-from fuselab.worker.inputs import nbytes, tensors
+from fuselab.worker.inputs import tensors
 from fuselab.worker.problem import Problem
 from fuselab.worker.protocol import synchronize
 from fuselab.worker.trial import Trial
@@ -41,29 +41,28 @@ def weigh(trial: Trial, device: torch.device, room: int) -> None:
         synchronize(device)
 
 
-def buffers(problem: Problem, fn: Callable[..., Any]) -> int:
-    """Return the bytes of inputs, outputs and, for the backward, of what is saved for it."""
-    first = problem.first.inputs
-    held: dict[int, int] = {}
+def given_bytes(problem: Problem, fn: Callable[..., Any]) -> int:
+    """Return the bytes a call finds: its inputs; a backward the output's gradients and what the
+    forward saved, too.
+    """
+    given = problem.sets[0]
     if problem.direction == "fwd":
-        outputs = accuracy.as_tuple(fn(**first))
-    else:
-        names = accuracy.gradient_names(problem.spec, first)
-        leaves = {n: first[n].detach().requires_grad_() for n in names}
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: _hold(held, [t]), lambda t: t):
-            outputs = accuracy.as_tuple(fn(**{**first, **leaves}))
+        return given.nbytes
+    saved: dict[int, int] = {}
+    names = accuracy.gradient_names(problem.spec, given.inputs)
+    leaves = {n: given.inputs[n].detach().requires_grad_() for n in names}
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: _hold(saved, t), lambda t: t):
+        fn(**{**given.inputs, **leaves})
     known: dict[int, int] = {}
-    _hold(known, [*tensors(first).values(), *outputs])
-    total = nbytes([*tensors(first).values(), *outputs])
-    return total + sum(size for pointer, size in held.items() if pointer not in known)
+    for tensor in tensors(given.inputs).values():
+        _hold(known, tensor)
+    return given.nbytes + sum(size for pointer, size in saved.items() if pointer not in known)
 
 
-def _hold(held: dict[int, int], found: Iterable[Tensor]) -> Tensor | None:
-    """Note the storages of the tensors; return the last tensor, as a pack hook must."""
-    tensor = None
-    for tensor in found:
-        storage = tensor.untyped_storage()
-        held[storage.data_ptr()] = storage.nbytes()
+def _hold(held: dict[int, int], tensor: Tensor) -> Tensor:
+    """Note the storage of a tensor and return the tensor, as a pack hook must."""
+    storage = tensor.untyped_storage()
+    held[storage.data_ptr()] = storage.nbytes()
     return tensor
 
 

@@ -9,7 +9,7 @@ import torch
 from fuselab.model import Cell, Group, Measurement, Status
 from fuselab.plan import CEILING
 from fuselab.precision import LEVELS
-from fuselab.worker import baselines, check, footprint, limits, probe, timing
+from fuselab.worker import baselines, ceiling, check, footprint, limits, probe, timing
 from fuselab.worker.audit import Audit
 from fuselab.worker.baselines import COMPILE
 from fuselab.worker.ceiling import Streams, mix_of, peak_bytes
@@ -100,7 +100,9 @@ def _records(trials: Sequence[Trial], timed: Timing) -> list[Measurement]:
 
 def _ceiling_trial(problem: Problem, cost: Cost) -> Trial:
     """Return the trial that moves the same bytes as the case, in the nearest mix of streams."""
-    streams = Streams(mix_of(cost), cost.bytes, problem.device)
+    mix = mix_of(cost)
+    own = ceiling.better(mix, cost.bytes, problem.device)
+    streams = Streams(mix, cost.bytes, problem.device, own=own)
     return _streaming(problem.group.cell(CEILING), streams)
 
 
@@ -116,7 +118,9 @@ def _weigh(problem: Problem, trial: Trial, room: int, emit: Emit) -> None:
     try:
         footprint.weigh(trial, problem.device, room)
         if trial.fn is not None:
-            trial.buffer_bytes = footprint.buffers(problem, trial.fn)
+            # What a call allocates and still holds at its peak are its results and its workspace.
+            given = footprint.given_bytes(problem, trial.fn)
+            trial.buffer_bytes = given + (trial.peak_bytes or 0)
     except Exception as error:
         trial.fail(Status.ERROR, judge(error, trial.name, "counting", problem.device))
 

@@ -68,14 +68,14 @@ class Problem:
     def cost(self) -> Cost:
         """Least traffic of one call, from the cost model or from inputs and outputs."""
         if self.spec.cost is not None:
-            return self.spec.cost(self.first.inputs, self.direction)
-        read = self.first.nbytes
+            return self.spec.cost(self.origin.inputs, self.direction)
+        read = self.origin.nbytes
         if self.direction == "fwd":
             with torch.no_grad():
-                outputs = self.spec.reference(**self.first.inputs)
+                outputs = self.spec.reference(**self.origin.inputs)
             return Cost(read, make.nbytes(accuracy.as_tuple(outputs)))
-        names = accuracy.gradient_names(self.spec, self.first.inputs)
-        return Cost(read, make.nbytes(self.first.inputs[name] for name in names))
+        names = accuracy.gradient_names(self.spec, self.origin.inputs)
+        return Cost(read, make.nbytes(self.origin.inputs[name] for name in names))
 
     @cached_property
     def origin(self) -> InputSet:
@@ -141,10 +141,10 @@ class Problem:
     def expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each output, or of each gradient."""
         if self.direction == "fwd":
-            named = {f"out{i}": y for i, y in enumerate(self._outputs(self.first.inputs))}
+            named = {f"out{i}": y for i, y in enumerate(self._outputs(self.origin.inputs))}
         else:
-            names = accuracy.gradient_names(self.spec, self.first.inputs)
-            named = {n: self.first.inputs[n] for n in names}
+            names = accuracy.gradient_names(self.spec, self.origin.inputs)
+            named = {n: self.origin.inputs[n] for n in names}
         return {n: (tuple(t.shape), t.dtype) for n, t in named.items()}
 
     def overwritten(self) -> tuple[str, ...]:
@@ -175,7 +175,7 @@ class Problem:
         """Return what a call of `calls` gave under the names that the checker uses."""
         if self.direction == "fwd":
             return {f"out{i}": y for i, y in enumerate(accuracy.as_tuple(output))}
-        names = accuracy.gradient_names(self.spec, self.first.inputs)
+        names = accuracy.gradient_names(self.spec, self.origin.inputs)
         return {n: g for n, g in zip(names, output, strict=True) if g is not None}
 
     def call_on(self, fn: Callable[..., Any], turn: InputSet, keep: bool = False) -> Call:
@@ -224,7 +224,7 @@ def build(group: Group, emit: Emit, spec: OpSpec | None = None) -> Problem:
 
 def rotation(problem: Problem, calls: int) -> int:
     """Return how many input sets to rotate through for blocks of so many calls."""
-    return make.how_many(problem.first.nbytes, problem.device, calls)
+    return make.how_many(problem.origin.nbytes, problem.device, calls)
 
 
 def _fill(into: InputSet, source: InputSet) -> InputSet:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from time import monotonic
@@ -13,7 +13,7 @@ import torch
 
 from fuselab import stats
 from fuselab.model import Status
-from fuselab.precision import Level
+from fuselab.precision import RESOLUTION_US, Level
 from fuselab.timers import CannotTime, Reading, Timer, TimerError
 from fuselab.worker.audit import Audit
 from fuselab.worker.baselines import COMPILE
@@ -26,6 +26,8 @@ from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer
 from fuselab.worker.trial import Trial
 
 HOT_CALLS = 10
+# New contents and checks may take this many times as long as the timed calls themselves.
+PATIENCE = 3
 
 
 class Rounds:
@@ -42,7 +44,9 @@ class Rounds:
         self._plans, self._arena, self._emit = plans, arena, emit
         self._scrub = scrubber(arena)
         self._clocks = Clocks(arena.device)
-        self._spent = dict.fromkeys((trial.name for trial in self._trials), 0.0)
+        # Seconds of each one's timed calls, and with its share of all that goes with them.
+        self._spent: dict[str, float] = defaultdict(float)
+        self._held: dict[str, float] = defaultdict(float)
         self._rounds: Counter[str] = Counter()
         self._turn = 0
 
@@ -56,8 +60,11 @@ class Rounds:
         try:
             with OtherLoad() as load:
                 while pending:
+                    begin = monotonic()
                     timer = make_timer(self._arena.device, timer_name)
                     self._sweep(pending, timer, level, audit, timing)
+                    for trial in pending:
+                        self._held[trial.name] += (monotonic() - begin) / len(pending)
                     pending = [t for t in pending if t.alive and self._goes_on(t, level, timing)]
         except TimerError as error:
             for trial in self._trials:
@@ -135,7 +142,8 @@ class Rounds:
         return outputs
 
     def _goes_on(self, trial: Trial, level: Level, timing: Timing) -> bool:
-        within = self._spent[trial.name] < level.cap_s
+        spent, held = self._spent[trial.name], self._held[trial.name]
+        within = spent < level.cap_s and held < PATIENCE * level.cap_s
         return within and bool(_missed(trial, level, timing))
 
     def _conclude(self, trial: Trial, level: Level, timing: Timing, load: str) -> None:
@@ -163,7 +171,7 @@ class Rounds:
 
 def _missed(trial: Trial, level: Level, timing: Timing) -> str:
     samples = timing.readings[trial.name].samples_us
-    width = stats.summary(samples).relative_half_width
+    width = stats.summary(samples).known_to(RESOLUTION_US.get(timing.timer, 0.0))
     return level.missed(len(samples), sum(samples), width)
 
 
