@@ -1,6 +1,6 @@
 """Puts the kernel times of a finished run beside those of Nsight Compute, in the same cache state.
 
-python tools/against_ncu.py RUN [--cells 64] [--calls 5]
+python tools/against_ncu.py RUN [--cells 64] [--calls 3]
 
 Takes the cells that are ok and have kernel time (timer cupti), without the ceilings; of more than
 --cells, so many from the fastest to the slowest. Each cell is called as in a round of the run: as
@@ -156,7 +156,7 @@ def main() -> int:
     )
     parser.add_argument("run", help="folder of a finished run on a GPU")
     parser.add_argument("--cells", type=int, default=64, help="at most so many")
-    parser.add_argument("--calls", type=int, default=5, help="calls of a cell that ncu times")
+    parser.add_argument("--calls", type=int, default=3, help="calls of a cell that ncu times")
     options = parser.parse_args()
     with Store.open_readonly(options.run) as store:
         cells = chosen(timed(list(store.measurements())), options.cells)

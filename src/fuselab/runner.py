@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
@@ -73,7 +74,6 @@ class Step:
     group: Group
     measurements: tuple[Measurement, ...]
     environment: dict[str, Any]
-    seconds: float
 
 
 class Worker:
@@ -84,6 +84,8 @@ class Worker:
     log      file that takes what the process prints, "" for none
     folders  variables that name the compilers' caches (`caches.fresh`), None for the lab's own
     cancel   a pipe to read from: once its other end is closed, every wait ends with Cancelled
+
+    `seconds` says where the time went, by what the process had said that it was about to do.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Worker:
         self._pipe: Connection | None = None
         self._busy = False
         self.environment: dict[str, Any] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
 
     def __enter__(self) -> Worker:
         return self
@@ -173,10 +176,13 @@ class Worker:
     def _listen(self, pipe: Connection, seconds: float = 0.0) -> Reply:
         impl, phase, heard = "", "the start", False
         results: list[Any] = []
-        deadline = monotonic() + (seconds or self._timeout)
+        since = monotonic()
+        deadline = since + (seconds or self._timeout)
         while (event := self._next(pipe, deadline)) is not None:
             kind, *rest = event
-            heard = True
+            heard, now = True, monotonic()
+            self.seconds[phase] += now - since
+            since = now
             if kind == "start":
                 impl, phase = rest
                 deadline = monotonic() + self._patience(phase)
@@ -189,6 +195,7 @@ class Worker:
                 return Reply(())
             else:
                 return Reply(tuple(results))
+        self.seconds[phase] += monotonic() - since
         death = self._obituary(impl, phase)
         return Reply(tuple(results), death, not heard and death.status is Status.CRASHED)
 
@@ -241,13 +248,12 @@ class Worker:
 def run(groups: Sequence[Group], worker: Worker) -> Iterator[Step]:
     """Yield each group when it is measured, by as many processes as its precision wants."""
     for group in groups:
-        begin = monotonic()
         found = [_measure(group, worker)]
         for _ in range(LEVELS[group.precision].processes - 1):
             worker.close()
             found.append(_measure(group, worker))
         measured = tuple(pool(those) for those in zip(*found, strict=True))
-        yield Step(group, measured, worker.environment, monotonic() - begin)
+        yield Step(group, measured, worker.environment)
 
 
 def _measure(group: Group, worker: Worker) -> tuple[Measurement, ...]:

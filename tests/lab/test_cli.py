@@ -43,8 +43,10 @@ def test_progress_goes_to_stderr_line_by_line(finished: Any) -> None:
     assert lines[0].startswith("8 cells on cpu; 0 already in")
     assert lines[1].startswith("precision ")
     assert ": about " in lines[1]
-    assert [line.split()[0] for line in lines[2:]] == ["[1/3]", "[2/3]", "[3/3]"]
-    assert all("to go)" in line for line in lines[2:])
+    assert [line.split()[0] for line in lines[2:-1]] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert all("to go)" in line for line in lines[2:-1])
+    assert lines[-1].startswith("measured in ")
+    assert "timing " in lines[-1]
 
 
 def test_the_same_command_finds_its_work_done(lab: Any, finished: Any) -> None:

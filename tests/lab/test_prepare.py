@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -139,8 +140,22 @@ def test_where_it_does_not_pay_or_would_mislead_nothing_happens(
 
 def test_on_a_gpu_triton_compiles_too() -> None:
     impls = ("eager", "triton", "my_triton_2", "cuda", "compile", "ceiling")
-    on_gpu = prepare._compiling(group("a", *impls, device="cuda:0"))
+    on_gpu = prepare._compiling(group("a", *impls, device="cuda:0"), prepare.Marks())
     assert on_gpu == ("triton", "my_triton_2", "compile")
+
+
+def test_what_was_prepared_is_not_prepared_again(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = [group(f"{i}") for i in range(8)]
+    prepare.run(groups[:4], "cpu", 5, str(log))
+    prepare.run(groups, "cpu", 5, str(log))
+    assert "compiling 4 implementations" in capsys.readouterr().err
+    assert Counter(case for _, case in taken(log)) == dict.fromkeys("01234567", 1)
+    prepare.run(groups, "cpu", 5, str(log))
+    assert capsys.readouterr().err == ""
+    prepare.run([replace(g, code="changed") for g in groups], "cpu", 5, str(log))
+    assert "compiling 8 implementations" in capsys.readouterr().err
 
 
 def test_a_choice_among_variants_is_not_stored_but_will_be(tmp_path: Path) -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from multiprocessing import Pipe
+from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 
 from torch._inductor import config as inductor
 
+from fuselab import caches, environment
 from fuselab.commands.progress import Steps
 from fuselab.model import Group
 from fuselab.runner import Cancelled, Worker, WorkerError
@@ -31,7 +35,8 @@ def run(groups: Sequence[Group], device: str, timeout: float, log: str) -> None:
 
     Gives no verdicts: what fails here is met again, and judged, by the worker that measures.
     """
-    tasks = [replace(g, impls=chosen) for g in groups if (chosen := _compiling(g))]
+    marks = Marks()
+    tasks = [replace(g, impls=chosen) for g in groups if (chosen := _compiling(g, marks))]
     count = min(MOST_PROCESSES, cores() // 2, len(tasks))
     if count < 2 or len(tasks) < FEWEST_GROUPS or _choices_are_stored():
         return
@@ -44,6 +49,7 @@ def run(groups: Sequence[Group], device: str, timeout: float, log: str) -> None:
     ):
         for group, names in found:
             compiled += len(names)
+            marks.set(group, names)
             steps.step(group.key, f"ready: {', '.join(names) or 'none'}")
     _say(f"compiled {compiled} of {total} in {monotonic() - begin:.0f} s")
 
@@ -53,10 +59,31 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _compiling(group: Group) -> tuple[str, ...]:
+class Marks:
+    """What was compiled into these caches before: empty files beside what they stand for."""
+
+    def __init__(self) -> None:
+        self._folder = Path(caches.variables()["TORCHINDUCTOR_CACHE_DIR"]) / "fuselab-prepared"
+        self._software = [environment.version(name) for name in ("torch", "triton")]
+
+    def has(self, group: Group, impl: str) -> bool:
+        return self._file(group, impl).exists()
+
+    def set(self, group: Group, impls: Iterable[str]) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        for impl in impls:
+            self._file(group, impl).touch()
+
+    def _file(self, group: Group, impl: str) -> Path:
+        known = json.dumps([group.key, group.code, impl, *self._software])
+        return self._folder / hashlib.sha256(known.encode()).hexdigest()[:16]
+
+
+def _compiling(group: Group, marks: Marks) -> tuple[str, ...]:
     """Return the implementations that compile when they are first called, as far as names tell."""
     on_gpu = group.device.startswith("cuda")
-    return tuple(n for n in group.impls if n == COMPILE or (on_gpu and TRITON in n))
+    named = [n for n in group.impls if n == COMPILE or (on_gpu and TRITON in n)]
+    return tuple(n for n in named if not marks.has(group, n))
 
 
 def _choices_are_stored() -> bool:

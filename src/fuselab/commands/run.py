@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -99,6 +99,15 @@ def measure(todo: Sequence[Group], store: Store, device: str, timeout: float, lo
             store.set_environment(step.environment)
             store.write(step.group, step.measurements)
             steps.step(step.group.key, outcome(step.measurements))
+    if todo:
+        _say(_where_it_went(worker.seconds))
+
+
+def _where_it_went(seconds: Mapping[str, float]) -> str:
+    parts = sorted(seconds.items(), key=lambda part: -part[1])
+    total = sum(seconds.values())
+    shares = ", ".join(f"{phase} {s / total:.0%}" for phase, s in parts if s >= 0.005 * total)
+    return f"measured in {total:.0f} s: {shares}"
 
 
 def exit_code(own: Sequence[Measurement]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ from fuselab.counters import Task
 CHILD = "fuselab.worker.child"
 LOADED = "loaded"  # the file beside the request that says so
 POLL_S = 0.02
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 Answer = dict[str, Any]
 
@@ -56,6 +58,7 @@ class Child:
             text=True,
             errors="replace",
             start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
 
     def load(self, seconds: float) -> None:
@@ -91,6 +94,12 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self._end()
         self._folder.cleanup()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel kill this process when the lab dies; a new session hides it from signals."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ask(

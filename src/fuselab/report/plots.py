@@ -58,7 +58,7 @@ def inline_svg(chart: Chart, palette: dict[str, str], prefix: str) -> str:
     with rc_context(STYLE):
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         _draw(figure.subplots(), chart, palette, _INK)
-        svg = svg(figure, transparent=True)
+        svg = to_svg(figure, transparent=True)
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:xlink)?="[^"]*"', "", svg)
@@ -115,7 +115,7 @@ def _picture(charts: Sequence[Chart]) -> str:
             ncols=len(handles),
             frameon=False,
         )
-        return svg(figure, transparent=False)
+        return to_svg(figure, transparent=False)
 
 
 def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
@@ -169,7 +169,7 @@ def _ticks(sizes: Sequence[int]) -> list[int]:
     return inside if len(inside) > 1 else sorted({low, high})
 
 
-def svg(figure: Figure, *, transparent: bool) -> str:
+def to_svg(figure: Figure, *, transparent: bool) -> str:
     out = io.StringIO()
     figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None})
     return out.getvalue()

@@ -167,6 +167,7 @@ def costs(rows: Sequence[Record]) -> Table:
     """Return host time (median over the cases) and memory of the largest case."""
     columns = [
         Column("host time", "us per call, median"),
+        Column("in cache", "time / cold time, median"),
         Column("largest case", numeric=False),
         Column("ideal traffic"),
         Column("buffers"),
@@ -176,9 +177,11 @@ def costs(rows: Sequence[Record]) -> Table:
 
     def line(part: Sequence[Record]) -> list[Value]:
         host = [row["host_us"] for row in part if row["host_us"] is not None]
+        hot = [row["hot_us"] / row["median_us"] for row in part if row["hot_us"] is not None]
         largest = max(part, key=lambda row: row["ideal_bytes"] or 0)
         return [
             Value(f"{median(host):.2f}" if host else UNKNOWN),
+            Value(percent(median(hot)) if hot else UNKNOWN),
             Value(largest["case"]),
             *(Value(size(largest[key])) for key in ("ideal_bytes", "buffer_bytes", "peak_bytes")),
             Value(number(largest["copies"])),

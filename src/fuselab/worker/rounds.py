@@ -111,6 +111,7 @@ class Rounds:
         if changed:
             trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)} while timed")
         if audit and trial.alive:
+            self._emit("start", trial.name, "checks and new contents")
             audit.verify(trial, count, outputs)
 
     def _hot_block(self, trial: Trial, timer: Timer) -> None:
