@@ -22,7 +22,7 @@ COLUMNS = (
     *("hot_us", "host_us", "sm_mhz"),
     *("max_abs_error", "rms_error", "max_ulp", "eager_ratio"),
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
-    *("gbps", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
+    *("gbps", "ceiling_mix", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
     *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "environment"),
     *(*UNITS, "not_counted"),
 )
@@ -186,6 +186,7 @@ def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Tim
         "ideal_bytes": measurement.ideal_bytes,
         "flops": measurement.flops,
         "gbps": item.gbps,
+        "ceiling_mix": mix,
         "ceiling_gbps": ceiling.gbps if ceiling else None,
         "ceiling_share": _ratio(item.gbps, ceiling.gbps if ceiling else None),
         "peak_share": _ratio(item.gbps, peak.gbps if peak else None),

@@ -151,7 +151,7 @@ def test_the_summary_says_who_wins_and_over_how_many(view):
     first, second, third = view.sections[0].summary
     assert first == "triton is fastest in 1 of 2 problems, cuda in 1."
     assert "8.9 times as fast as eager (geometric mean of 2 of 2 problems; 8.00 to 10.00)" in second
-    assert "90% of the ceiling in the median problem (2 of 2)" in third
+    assert "90% of the ceiling (1R1W of the same bytes) in the median problem (2 of 2)" in third
     assert "100% in the largest (8x61 float32, cuda)" in third
 
 

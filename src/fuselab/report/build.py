@@ -115,11 +115,17 @@ def _summary(rows: Sequence[Record]) -> tuple[str, ...]:
             (row for row in own if row["ceiling_share"]), key=lambda row: row["ideal_bytes"]
         )
         sentences.append(
-            f"It reaches {tables.percent(median(shares))} of the ceiling in the median problem "
+            f"It reaches {tables.percent(median(shares))} of the ceiling{_mixes(own)} in the "
+            f"median problem "
             f"({len(shares)} of {len(problems)}), and {tables.percent(largest['ceiling_share'])} "
             f"in the largest ({largest['case']} {largest['dtype']}, {largest['impl']})."
         )
     return tuple(sentences)
+
+
+def _mixes(rows: Sequence[Record]) -> str:
+    found = ", ".join(dict.fromkeys(row["ceiling_mix"] for row in rows if row["ceiling_mix"]))
+    return f" ({found} of the same bytes)" if found else ""
 
 
 def _tiles(

@@ -10,7 +10,6 @@ from typing import Any
 from fuselab import metrics
 from fuselab.metrics import Record
 from fuselab.model import Cell, Measurement
-from fuselab.plan import CEILING
 from fuselab.report import roofline
 from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point, Position, si
 from fuselab.report.tables import DIRECTIONS, UNKNOWN, number, percent, plain, size
@@ -51,9 +50,8 @@ def build(measured: Sequence[Measurement], cell: Cell, peak: Peak | None = None)
     group = [m for m in measured if replace(m.cell, impl=cell.impl) == cell]
     (found,) = (m for m in group if m.cell == cell)
     record = metrics.records(group)[group.index(found)]
-    mix = next((str(m.proof.get("mix", "")) for m in group if m.cell.impl == CEILING), "")
     title = f"{cell.op} {DIRECTIONS.get(cell.direction, cell.direction)}, {cell.case} {cell.dtype}"
-    return Profile(record, _kernels(found), roofline.position(record, title, mix, peak))
+    return Profile(record, _kernels(found), roofline.position(record, title, peak))
 
 
 def to_terminal(profile: Profile) -> str:

@@ -94,8 +94,8 @@ class Position:
         return bool(self.limits.gbps) and (self.measured.visible or self.model.visible)
 
 
-def position(record: Record, title: str, mix: str, peak: Peak | None = None) -> Position:
-    """Return the position of a flat record; `mix` names the streams of its group's ceiling."""
+def position(record: Record, title: str, peak: Peak | None = None) -> Position:
+    """Return the position of a flat record."""
     moved = (record["dram_read_bytes"], record["dram_write_bytes"])
     time = record["median_us"]
     return Position(
@@ -103,7 +103,7 @@ def position(record: Record, title: str, mix: str, peak: Peak | None = None) -> 
         record["impl"],
         Point(record["measured_flops"], None if None in moved else sum(moved), time),
         Point(record["flops"], record["ideal_bytes"], time),
-        Limits(record["ceiling_gbps"], mix, peak),
+        Limits(record["ceiling_gbps"], record["ceiling_mix"] or "", peak),
     )
 
 

@@ -266,7 +266,7 @@ def _verdict(own: Record | None) -> list[Value]:
     speedup, share = own["speedup_vs_eager"], own["ceiling_share"]
     return [
         Value(f"{speedup:.3f}" if speedup else UNKNOWN, hint=f"eager / {own['impl']}"),
-        Value(percent(share), hint=f"ceiling / {own['impl']}"),
+        Value(percent(share), hint=f"ceiling ({own['ceiling_mix']}) / {own['impl']}"),
     ]
 
 
