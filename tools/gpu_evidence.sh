@@ -9,6 +9,8 @@
 #         host    host time of a small call beside torch's own, paired
 #         week12  (8, 4096, 4096) bfloat16
 #         seed    the seed's 39 shapes x 4 dtypes x 2 directions (a quarter of an hour on an H200)
+#         nine    all metrics of (4, 2048, 4096) bfloat16 (4 minutes)
+#         known   ncu's counts beside kernels whose bytes, FLOPs and instructions are known (1 minute)
 #         ncu     90 cells from 1.5 us to 4 ms, and 64 of them beside Nsight Compute (5 minutes)
 #         again   40 cells 20 times, and how often the comparison errs on them (7 minutes)
 #         second  tests, week12 and checks on cuda:1 (a machine of two GPUs)
@@ -44,6 +46,8 @@ for step in "$@"; do
     python3 -m fuselab report "$runs/seed-rmsnorm" --html "$runs/seed-rmsnorm/report.html" \
       --markdown "$out/seed-rmsnorm.md" --picture "$out/bandwidth.svg" --dtype bf16
     ;;
+  nine) measure nine --case 4x2048x4096 --dtype bf16 --metrics all ;;
+  known) python3 tools/known_counts.py | tee "$out/known_counts.txt" || missed=1 ;;
   ncu)
     measure ncu --case 4x128x128 --case 4x512x4096 --case 4x2048x16384 \
       --dtype fp32 --dtype fp16 --dtype bf16 \
@@ -59,7 +63,7 @@ for step in "$@"; do
     measure second-week12 --suite week12 --device cuda:1
     python3 -m fuselab check rms_norm --device cuda:1 --level quick 2>&1 | tee "$out/second-check.txt"
     ;;
-  *) echo "gpu_evidence: no step '$step'; there are: tests host week12 seed ncu again second" >&2; exit 2 ;;
+  *) echo "gpu_evidence: no step '$step'; there are: tests host week12 seed nine known ncu again second" >&2; exit 2 ;;
   esac
 done
 exit "$missed" # a bar that is missed does not keep the next step from its own

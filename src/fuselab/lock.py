@@ -16,6 +16,8 @@ from pathlib import Path
 
 from fuselab import caches
 
+# Where the locks lie, if not in the lab's cache folder; it must exist.
+FOLDER = "FUSELAB_LOCK_DIR"
 _WORDS = 100
 
 
@@ -55,10 +57,11 @@ def _holder(file: int) -> str:
 
 def _path(device: str) -> Path:
     caches.variables()  # makes and checks the folder
+    folder = Path(os.environ.get(FOLDER) or caches.root())
     kind, _, index = device.partition(":")
     # Several machines may share a home, but no GPU.
     name = (kind == "cuda" and _uuid(int(index or 0))) or f"{device}-{platform.node()}"
-    return caches.root() / (re.sub(r"[^\w.-]", "-", name) + ".lock")
+    return folder / (re.sub(r"[^\w.-]", "-", name) + ".lock")
 
 
 def _uuid(index: int) -> str:

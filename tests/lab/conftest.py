@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +16,10 @@ import pytest
 HERE = Path(__file__).parent
 # So that child processes can import the toys by name.
 sys.path.insert(0, str(HERE))
+
+# A run outside of the tests would keep them waiting.
+os.environ["FUSELAB_LOCK_DIR"] = tempfile.mkdtemp(prefix="fuselab-locks-")
+atexit.register(shutil.rmtree, os.environ["FUSELAB_LOCK_DIR"], ignore_errors=True)
 
 Lab = Callable[..., "subprocess.CompletedProcess[str]"]
 

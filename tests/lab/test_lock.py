@@ -46,6 +46,7 @@ CHILDREN = """
 @pytest.fixture(autouse=True)
 def base(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(lock.FOLDER)
     return tmp_path / "fuselab"
 
 
