@@ -191,3 +191,6 @@ def test_the_tool_from_a_run_to_its_table(
     assert " ".join(right.split()[4:]) == "9.000 3.050 +5.950 +195.1% 3 (ncu 1) *"
     assert any(line.startswith("1 cells have the driver's copies") for line in lines)
     assert "within max(5%, 2 us): 50.0% (at least 95%): FAIL" in lines
+    monkeypatch.setattr(against_ncu, "measure", lambda *_: pytest.fail("asked ncu a second time"))
+    assert against_ncu.main() == 1
+    assert capsys.readouterr().out.splitlines() == lines
