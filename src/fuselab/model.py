@@ -100,7 +100,7 @@ class Accuracy:
 class Count:
     """One figure that a counter took of a call, or why there is none.
 
-    source: what counted it. parts: what the value is the sum of, by kernel.
+    source: what counted it. parts: the same by kernel; sums add up to the value, rates do not.
     """
 
     value: float | None

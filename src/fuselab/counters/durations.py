@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from fuselab.counters import Task, ncu
-from fuselab.counters.launch import Answer, ChildError, ask
+from fuselab.counters.launch import Answer, ChildError
 
 METRIC = "gpu__time_duration.sum"
 # More calls of one cell than ncu is ever given, so that a range's number tells cell and call.
@@ -42,8 +40,12 @@ def measure(blocks: Sequence[Block], seconds: float) -> list[Durations]:
 
     Raises CounterError where ncu itself cannot work.
     """
+    names = [ncu.RANGE.format(number) for numbers in _numbers(blocks) for number in numbers]
     try:
-        kernels, answers = _profile(blocks, seconds)
+        # One metric takes one pass; this mode never saves and restores memory through the caches.
+        kernels, answers = ncu.profile(
+            *("durations", blocks, seconds), "application", [METRIC], names
+        )
     except ChildError as error:
         return [Durations(reason=str(error))] * len(blocks)
     return [
@@ -62,28 +64,6 @@ def ranges(index: int, calls: int, watched: int) -> dict[int, int]:
 
 def _numbers(blocks: Sequence[Block]) -> list[list[int]]:
     return [[*ranges(i, b.calls, b.watched).values()] for i, b in enumerate(blocks)]
-
-
-def _profile(
-    blocks: Sequence[Block], seconds: float
-) -> tuple[dict[int, ncu.Kernels], list[Answer]]:
-    names = [ncu.RANGE.format(number) for numbers in _numbers(blocks) for number in numbers]
-    with tempfile.TemporaryDirectory(prefix="fuselab-ncu-") as folder:
-        log = Path(folder) / "ncu.csv"
-        # One metric takes one pass; this mode never saves and restores memory through the caches.
-        words = ncu.command(ncu.program(), "application", [METRIC], names, log)
-        failure, answers = None, [Answer()] * len(blocks)
-        try:
-            answers = ask("durations", blocks, seconds * len(blocks), prefix=words)
-        except ChildError as error:
-            failure = error
-        text = log.read_text(errors="replace") if log.is_file() else ""
-    reason = ncu.complaint(text)
-    if reason:
-        raise ncu.CounterError(reason)
-    if failure:
-        raise failure
-    return ncu.parse(text), answers
 
 
 def _durations(calls: Sequence[ncu.Kernels], answer: Answer) -> Durations:

@@ -80,8 +80,11 @@ class Ncu:
         return "" if program() else NO_NCU
 
     def count(self, tasks: Sequence[Task], seconds: float) -> list[Counts]:
+        ranges = [RANGE.format(i) for i in range(len(tasks))]
         try:
-            kernels, answers = self._profile(tasks, seconds)
+            kernels, answers = profile(
+                *("ranges", tasks, seconds), self._replay, metrics_of(self.names), ranges
+            )
         except ChildError as error:
             return [uncounted(self.names, str(error), SOURCE)] * len(tasks)
         except CounterError as error:
@@ -89,26 +92,6 @@ class Ncu:
         return [
             self._counts(answer, kernels.get(index, [])) for index, answer in enumerate(answers)
         ]
-
-    def _profile(
-        self, tasks: Sequence[Task], seconds: float
-    ) -> tuple[dict[int, Kernels], list[Answer]]:
-        with tempfile.TemporaryDirectory(prefix="fuselab-ncu-") as folder:
-            log = Path(folder) / "ncu.csv"
-            ranges = [RANGE.format(i) for i in range(len(tasks))]
-            words = command(program(), self._replay, metrics_of(self.names), ranges, log)
-            failure, answers = None, [Answer()] * len(tasks)
-            try:
-                answers = ask("ranges", tasks, seconds * len(tasks), prefix=words)
-            except ChildError as error:
-                failure = error
-            text = log.read_text(errors="replace") if log.is_file() else ""
-        reason = complaint(text)
-        if reason:
-            raise CounterError(reason)
-        if failure:
-            raise failure
-        return parse(text), answers
 
     def _counts(self, answer: Answer, kernels: Kernels) -> Counts:
         if "error" in answer:
@@ -127,6 +110,32 @@ def metrics_of(names: Sequence[str]) -> tuple[str, ...]:
     summed = [metric for name in names for metric in SUMS.get(name, ())]
     weighed = [metric for name in names for pair in RATES.get(name, {}).items() for metric in pair]
     return tuple(dict.fromkeys(summed + weighed))
+
+
+def profile(
+    mode: str,
+    tasks: Sequence[Task],
+    seconds: float,
+    replay: str,
+    metrics: Sequence[str],
+    ranges: Sequence[str],
+) -> tuple[dict[int, Kernels], list[Answer]]:
+    """Run one child under ncu; return the kernels of each NVTX range, and the child's answers."""
+    with tempfile.TemporaryDirectory(prefix="fuselab-ncu-") as folder:
+        log = Path(folder) / "ncu.csv"
+        words = command(program(), replay, metrics, ranges, log)
+        failure, answers = None, [Answer()] * len(tasks)
+        try:
+            answers = ask(mode, tasks, seconds * len(tasks), prefix=words)
+        except ChildError as error:
+            failure = error
+        text = log.read_text(errors="replace") if log.is_file() else ""
+    reason = complaint(text)
+    if reason:
+        raise CounterError(reason)
+    if failure:
+        raise failure
+    return parse(text), answers
 
 
 def program() -> str:
