@@ -26,6 +26,7 @@ from fuselab.report.build import build
 from fuselab.report.html import to_html
 from fuselab.report.text import to_markdown, to_terminal
 from fuselab.store import Store
+from fuselab.worker import child
 
 GROUP = Group("swish", "small", "float32", "fwd", "contiguous", "cpu", ("eager", "right"))
 
@@ -228,6 +229,14 @@ def test_instructions_of_this_machine(toy: str) -> None:
     # 2112 elements, three operators, eight elements an instruction at most.
     assert found.value is not None, found.unavailable
     assert 3 * 2112 / 8 < found.value < 10_000_000
+
+
+def test_what_stops_callgrind_is_named() -> None:
+    said = (
+        "Failed to collect callgrind profile:\n==7== valgrind: Unrecognised instruction at 0x2.\n"
+    )
+    assert "AVX-512" in child._why_callgrind(said + "==7== I   refs: 0\n")
+    assert child._why_callgrind("Failed:\nMemoryError\n\n") == "MemoryError"
 
 
 def controller(folder: Path) -> Path:

@@ -76,10 +76,21 @@ def instructions(task: Task, index: int) -> Figures:
 def callgrind(task: Task, index: int) -> Figures:
     """Return the instructions of one call by callgrind, in a process that Timer starts."""
     setup = f"from fuselab.worker import child\ncall = child.single({json.dumps(task)!r})"
-    stats = Timer("call()", setup).collect_callgrind(
-        WATCHED_CALLS, repeats=None, collect_baseline=False, retain_out_file=False
-    )
+    try:
+        stats = Timer("call()", setup).collect_callgrind(
+            WATCHED_CALLS, repeats=None, collect_baseline=False, retain_out_file=False
+        )
+    except OSError as error:
+        raise RuntimeError(_why_callgrind(str(error))) from error
     return {"instructions": stats.counts() / WATCHED_CALLS}
+
+
+def _why_callgrind(said: str) -> str:
+    """Return what stopped callgrind, from all that it printed."""
+    if "Unrecognised instruction" in said:
+        return "it executes an instruction that callgrind does not know (AVX-512, as a rule)"
+    lines = [line for line in said.splitlines() if line.strip()]
+    return lines[-1] if lines else "it printed nothing"
 
 
 def single(task: str) -> Call:
