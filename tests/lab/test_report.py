@@ -345,7 +345,7 @@ def test_the_picture_is_an_svg_with_a_legend_and_reproducible(rows, tmp_path):
     texts = {
         "".join(e.itertext()) for e in ElementTree.parse(first).iter() if e.tag.endswith("text")
     }
-    assert {"cuda", "copy ceiling", "norm forward, float32", "norm backward, float32"} <= texts
+    assert {"cuda", "ceiling", "norm forward, float32", "norm backward, float32"} <= texts
 
 
 def test_a_picture_of_nothing_is_refused(rows, tmp_path):

@@ -128,7 +128,7 @@ def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
         sizes, speeds = _line(chart.ceiling)
         mark = {"marker": "_", "ms": 14} if len(sizes) == 1 else {}
         style = {"color": ink, "lw": 1, "ls": (0, (4, 2)), **mark}
-        axes.plot(sizes, speeds, label="copy ceiling", **style)
+        axes.plot(sizes, speeds, label="ceiling", **style)
     if chart.peak:
         axes.axhline(chart.peak, color=ink, lw=0.8, ls=(0, (1, 2)))
         axes.annotate(
