@@ -95,7 +95,7 @@ def product(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
             source=row.source,
             code=row.code,
             precision=filters.precision or STANDARD,
-            timer=filters.timer,
+            timer=filters.timer or default_timer(filters.device),
         )
         for row in rows
         if (chosen := _kept(row.impls, filters.impls))
@@ -124,11 +124,17 @@ def nothing_left(filters: Filters) -> str:
     return f"nothing to run: no operator has {' and '.join(names) or 'a case'} together"
 
 
-def ceiling_group(device: str, precision: str = STANDARD) -> Group:
+def default_timer(device: str) -> str:
+    """Return the timer of headlines: kernel time on a GPU, wall time on a CPU."""
+    return TIMERS[device.split(":")[0]][0]
+
+
+def ceiling_group(device: str, precision: str = STANDARD, timer: str = "") -> Group:
     """Return the group that measures the fixed 4 GiB copy and add, the peak of the device."""
     _check_device(device)
     names = (CEILING, "4GiB", "float32", "fwd", "contiguous", device)
-    return Group(*names, ("copy", "add"), precision=precision)
+    timer = timer or default_timer(device)
+    return Group(*names, ("copy", "add"), precision=precision, timer=timer)
 
 
 def _wanted(argument: str, names: Sequence[str], existing: Iterable[str]) -> None:

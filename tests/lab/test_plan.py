@@ -26,6 +26,16 @@ def test_everything_is_the_product_in_a_fixed_order():
     ]
 
 
+@pytest.mark.parametrize(
+    ("device", "asked", "timer"),
+    [("cpu", "", "wall"), ("cuda:0", "", "cupti"), ("cuda:0", "graph", "graph")],
+)
+def test_a_group_names_its_timer_and_the_ceiling_has_the_same(device, asked, timer):
+    groups = expand([NORM], Filters(device=device, timer=asked))
+    assert {group.timer for group in groups} == {timer}
+    assert ceiling_group(device, timer=asked).timer == timer
+
+
 def test_every_group_carries_its_implementations_in_the_order_of_the_row():
     groups = expand([NORM, MINE], Filters(impls=("triton", "eager")))
     assert {group.impls for group in groups if group.op == "norm"} == {("eager", "triton")}

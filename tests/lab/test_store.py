@@ -246,3 +246,11 @@ def test_a_writer_killed_while_it_makes_the_store_leaves_one_that_opens(tmp_path
         acknowledged = kill_a_writer(folder, moments.uniform(0.02, 0.2), wait=False)
         with Store.open(folder) as store:
             assert {f"c{n}" for n in acknowledged} <= {m.cell.case for m in store.measurements()}
+
+
+@pytest.mark.parametrize(("wanted", "missing"), [("graph", ()), ("cupti", ("eager",)), ("", ())])
+def test_a_cell_of_another_timer_does_not_serve(tmp_path, wanted, missing):
+    with Store.open(tmp_path) as store:
+        group = replace(GROUP, impls=("eager",), timer=wanted)
+        store.write(group, [replace(ok("eager"), timer="graph")])
+        assert store.missing(group) == missing

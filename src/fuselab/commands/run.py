@@ -47,7 +47,7 @@ def run(
     wanted = select.groups(found, replace(filters, device=chosen))
     if slow:
         count.check_size(wanted)
-    plan = (ceiling_group(chosen, wanted[0].precision), *wanted)
+    plan = (ceiling_group(chosen, wanted[0].precision, wanted[0].timer), *wanted)
     with Store.open(out) as store:
         todo = _lacking(plan, store, fresh)
         total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
