@@ -7,11 +7,10 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import torch
 from torch import Tensor
-from toy_ops import right, spec
+from toy_ops import right, spec, tell_pid
 
 _CALLS: dict[str, int] = {}
 
@@ -32,8 +31,7 @@ def aborts(x: Tensor, scale: float) -> Tensor:
 
 def hangs(x: Tensor, scale: float) -> Tensor:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if "TOY_PID_FILE" in os.environ:
-        Path(os.environ["TOY_PID_FILE"]).write_text(str(os.getpid()))
+    tell_pid()
     while True:
         # With the GIL held, as C code of an extension would hang.
         ctypes.PyDLL(None).sleep(600)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from processes import gone
 from torch.overrides import TorchFunctionMode
 
 from fuselab import metrics
@@ -256,15 +257,7 @@ class Running:
         pytest.fail(f"the run ended without {text!r}")
 
     def worker_is_gone(self) -> bool:
-        stat = Path("/proc") / self.pid_file.read_text() / "stat"
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            # A process that ends while it is read leaves nothing to read.
-            text = stat.read_text() if stat.exists() else ""
-            if not text or text.rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-            time.sleep(0.05)
-        return False
+        return gone(int(self.pid_file.read_text()))
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from typing import Any
 
 import fake_preparer
 import pytest
+from processes import gone
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
 from fuselab.commands import prepare
@@ -46,20 +47,6 @@ def group(case: str, *impls: str, dtype: str = "float32", **more: Any) -> Group:
 def taken(log: Path) -> list[tuple[int, str]]:
     lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
     return [(int(pid), case) for pid, case in lines]
-
-
-def gone(pid: int) -> bool:
-    """Say whether a process ends within seconds."""
-    stat = Path("/proc") / str(pid) / "stat"
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            if stat.read_text().rsplit(")", 1)[1].split()[0] == "Z":
-                return True
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 def test_several_processes_share_the_groups_and_leave(
