@@ -26,10 +26,6 @@ class Roofs:
     compute: Mapping[str, float]
     measured_at: str
 
-    def best(self, mix: str, nbytes: str) -> float:
-        """Return the GB/s of the faster kernels."""
-        return max(self.memory[mix][nbytes].values())
-
     def peak(self, dtype: str) -> tuple[float, str] | None:
         """Return the FLOP/s that an operator without matrix products can reach, and of what.
 

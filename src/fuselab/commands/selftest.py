@@ -37,10 +37,9 @@ def findings(device: str, found: Facts) -> Iterator[Item]:
     if "launch" in found:
         yield _launch(found["launch"])
     for counter in counters(device):
-        for line in [counter.obstacle()]:
-            why, _, remedy = line.partition("; ")
-            names = ", ".join(counter.names)
-            yield Item("counters", NOTE if line else GOOD, f"{names}: {why or 'counted'}", remedy)
+        why, _, remedy = counter.obstacle().partition("; ")
+        names = ", ".join(counter.names)
+        yield Item("counters", NOTE if why else GOOD, f"{names}: {why or 'counted'}", remedy)
 
 
 def _timer(name: str, line: Facts) -> Item:

@@ -10,7 +10,7 @@ from fuselab.timers import NONE, Call, Reading, Timer
 
 
 class EventsTimer(Timer):
-    """Elapsed time between events around each call, in us; 2 to 3 us of it are the events' own.
+    """Elapsed time between events around each call, in us; about 3 us of it are the events' own.
 
     The device waits before each block while the host queues the calls, as far as that helps: what
     the host is late for is else read as time of the call.

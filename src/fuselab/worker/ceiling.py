@@ -85,8 +85,8 @@ def mix_of(cost: Cost) -> str:
 def better(mix: str, nbytes: int, device: torch.device) -> bool:
     """Say whether the lab's kernels are here and stream faster than torch's.
 
-    On an H200 they do where nothing is written (by 3 to 210 %) and below 8 MiB (by 2 to 12 %); from
-    16 MiB on torch's copies and sums are up to 4 % faster (results/h200/lab-2026-11-22/doctor.txt).
+    On an H200 they do where nothing is written (by 5 to 210 %) and at 4 MiB (by 2 to 12 %); else
+    torch's are up to 5 % faster, or within 1 % (results/h200/lab-2026-11-22/doctor.txt).
     """
     here = device.type == "cuda" and native.status().has("cuda")
     return here and (mix == "1R0W" or nbytes < OWN_BELOW)

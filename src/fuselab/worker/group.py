@@ -15,7 +15,7 @@ from fuselab.worker.baselines import COMPILE
 from fuselab.worker.ceiling import Streams, mix_of, peak_bytes
 from fuselab.worker.problem import Problem, build, rotation
 from fuselab.worker.protocol import Emit, Fatal, judge
-from fuselab.worker.rounds import Rounds
+from fuselab.worker.rounds import Rounds, race
 from fuselab.worker.timing import Arena, Timing
 from fuselab.worker.trial import Trial
 from fuseline.core.spec import Cost, OpSpec
@@ -142,9 +142,6 @@ def _ceilings(group: Group, device: torch.device, emit: Emit) -> list[Measuremen
         streams = Streams("2R1W" if cell.impl == "add" else "1R1W", nbytes, device, memory)
         trial = _streaming(cell, streams)
         trial.reason = reason
-        timing.warm(trial, device, emit)
         trials.append(trial)
-    level = LEVELS[group.precision]
-    plans = timing.plan(trials, device, level)
-    timed = Rounds(trials, plans, Arena(device, 1, nbytes), emit).run(level, group.timer, None)
+    timed = race(trials, device, nbytes, LEVELS[group.precision], emit, group.timer)
     return _records(trials, timed)

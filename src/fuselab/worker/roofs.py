@@ -13,12 +13,9 @@ from fuselab.model import Group
 from fuselab.plan import CEILING
 from fuselab.precision import LEVELS
 from fuselab.timers import Call
-from fuselab.worker import timing
 from fuselab.worker.ceiling import MIXES, Streams, peak_bytes
-from fuselab.worker.inputs import how_many
 from fuselab.worker.protocol import Emit
-from fuselab.worker.rounds import Rounds
-from fuselab.worker.timing import Arena
+from fuselab.worker.rounds import race
 from fuselab.worker.trial import Trial
 from fuseline.core import native
 from fuseline.core.spec import Cost
@@ -76,15 +73,15 @@ def _compute(device: torch.device, emit: Emit) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, n in MATMULS[device.type].items():
         with suppress(RuntimeError):  # a dtype that this device has no product of
-            found |= _rate([_matmul(device, name, n)], device, emit)
+            found |= _rate(_matmul(device, name, n), device, emit)
     if device.type == "cuda" and native.status().has("cuda"):
-        found |= _rate([_fma(device)], device, emit)
+        found |= _rate(_fma(device), device, emit)
     return found
 
 
-def _rate(trials: Sequence[Trial], device: torch.device, emit: Emit) -> dict[str, float]:
-    times = _times(trials, device, trials[0].cost.bytes, emit)
-    return {t.name: t.cost.flops / times[t.name] * 1e6 for t in trials}
+def _rate(trial: Trial, device: torch.device, emit: Emit) -> dict[str, float]:
+    times = _times([trial], device, trial.cost.bytes, emit)
+    return {trial.name: trial.cost.flops / times[trial.name] * 1e6}
 
 
 def _matmul(device: torch.device, name: str, n: int) -> Trial:
@@ -119,12 +116,8 @@ def _times(
     trials: Sequence[Trial], device: torch.device, nbytes: int, emit: Emit
 ) -> dict[str, float]:
     """Return the median time of each trial in us, all interleaved, cold."""
+    timed = race(trials, device, nbytes, LEVELS["quick"], emit)
     for trial in trials:
-        timing.warm(trial, device, emit)
         if not trial.alive:
             raise RuntimeError(trial.reason)
-    level = LEVELS["quick"]
-    plans = timing.plan(trials, device, level)
-    sets = how_many(nbytes, device, max(plan.calls for plan in plans.values()))
-    timed = Rounds(trials, plans, Arena(device, sets, nbytes), emit).run(level, "", None)
     return {trial.name: median(timed.readings[trial.name].samples_us) for trial in trials}

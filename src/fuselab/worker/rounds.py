@@ -19,10 +19,10 @@ from fuselab.worker.audit import Audit
 from fuselab.worker.baselines import COMPILE
 from fuselab.worker.clocks import Clocks
 from fuselab.worker.guard import GUARD
-from fuselab.worker.inputs import COLD_FACTOR, cache_bytes
+from fuselab.worker.inputs import COLD_FACTOR, cache_bytes, how_many
 from fuselab.worker.load import OtherLoad
 from fuselab.worker.protocol import Emit, Fatal, judge
-from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer
+from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer, plan, warm
 from fuselab.worker.trial import Trial
 
 HOT_CALLS = 10
@@ -168,6 +168,22 @@ class Rounds:
         )
         found = (disturbed, _missed(trial, level, timing))
         timing.disturbance[trial.name] = "; ".join(filter(None, found))
+
+
+def race(
+    trials: Sequence[Trial],
+    device: torch.device,
+    nbytes: int,
+    level: Level,
+    emit: Emit,
+    timer: str = "",
+) -> Timing:
+    """Time the lab's own trials of `nbytes` a call, all interleaved, cold."""
+    for trial in trials:
+        warm(trial, device, emit)
+    plans = plan(trials, device, level)
+    sets = how_many(nbytes, device, max(p.calls for p in plans.values()))
+    return Rounds(trials, plans, Arena(device, sets, nbytes), emit).run(level, timer, None)
 
 
 def _missed(trial: Trial, level: Level, timing: Timing) -> str:

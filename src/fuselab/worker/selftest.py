@@ -15,12 +15,11 @@ from fuselab.model import Group
 from fuselab.plan import CEILING, TIMERS
 from fuselab.precision import LEVELS, STANDARD
 from fuselab.timers import Call, TimerError
-from fuselab.worker import roofs, timing
+from fuselab.worker import roofs
 from fuselab.worker.ceiling import Streams
-from fuselab.worker.inputs import how_many
 from fuselab.worker.protocol import Emit, describe
-from fuselab.worker.rounds import Rounds
-from fuselab.worker.timing import Arena, make_timer
+from fuselab.worker.rounds import race
+from fuselab.worker.timing import make_timer
 from fuselab.worker.trial import Trial
 from fuseline.core import native
 
@@ -103,12 +102,7 @@ def _again(device: torch.device, emit: Emit) -> Facts:
     group = Group(CEILING, "again", "float32", "fwd", "contiguous", str(device), ("a", "b"))
     streams = Streams("1R1W", nbytes, device)
     trials = [Trial(cell, streams.calls, streams.cost) for cell in group.cells]
-    for trial in trials:
-        timing.warm(trial, device, emit)
-    level = LEVELS[STANDARD]
-    plans = timing.plan(trials, device, level)
-    sets = how_many(nbytes, device, max(plan.calls for plan in plans.values()))
-    timed = Rounds(trials, plans, Arena(device, sets, nbytes), emit).run(level, "", None)
+    timed = race(trials, device, nbytes, LEVELS[STANDARD], emit)
     a, b = (
         t.measurement(timed.timer, timed.readings[t.name], (), timed.disturbance[t.name])
         for t in trials
