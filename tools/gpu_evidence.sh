@@ -3,9 +3,11 @@
 #
 #   tools/gpu_evidence.sh WHEELS OUT STEP...
 #
-# WHEELS  a folder with fuseline's wheel and what this Python lacks (expecttest); installed without network
-# OUT     where the text goes; the runs themselves stay in $RUNS (/tmp/fuseline-runs) and are resumed there
-# STEP    tests   make gpu-test with the wheel's binary
+# WHEELS  a folder with fuseline's wheel and what this Python lacks (expecttest)
+# OUT     where the text goes; the runs themselves stay in $RUNS (/tmp/fuseline-runs) and are resumed there.
+#         Two GPUs can work side by side: CUDA_VISIBLE_DEVICES and an OUT for each, after one `wheel`
+# STEP    wheel   installs it (first, once a machine) and runs the doctor
+#         tests   make gpu-test with the wheel's binary
 #         host    host time of a small call beside torch's own, paired
 #         week12  (8, 4096, 4096) bfloat16
 #         seed    the seed's 39 shapes x 4 dtypes x 2 directions (a quarter of an hour on an H200)
@@ -18,26 +20,27 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 wheels=$1 out=$2 runs=${RUNS:-/tmp/fuseline-runs}
 shift 2
-mkdir -p "$out" "$runs" build/.make
+mkdir -p "$out" "$runs"
+missed=0
 
-python3 -m pip install -q --no-deps --no-index --no-compile --force-reinstall "$wheels"/*.whl
-touch build/.make/lab build/.make/dev # make takes the wheel for its own build
-{
+install() {
+  python3 -m pip install -q --no-deps --no-index --no-compile --force-reinstall "$wheels"/*.whl
+  mkdir -p build/.make && touch build/.make/{lab,dev} # make takes the wheel for its own build
   sha256sum "$wheels"/fuseline-*.whl | sed 's, .*/,  ,'
   stat -c '%s bytes' "$wheels"/fuseline-*.whl
   python3 -m fuselab doctor
-} | tee "$out/wheel.txt"
+}
 
 measure() { # NAME ARGUMENTS...: runs, then reports
   local run=$runs/$1
-  python3 -m fuselab run rms_norm --out "$run" "${@:2}" 2>&1 | tee "$out/$1.log" | tail -n 12
+  python3 -m fuselab run rms_norm --out "$run" "${@:2}" 2>&1 | tee "$out/$1.log" | tail -n 12 || missed=1
   python3 -m fuselab report "$run" --html "$run/report.html" --markdown "$out/$1.md"
   python3 -m fuselab export "$run" --format csv >"$out/$1.csv"
 }
 
-missed=0
 for step in "$@"; do
   case $step in
+  wheel) install | tee "$out/wheel.txt" ;;
   tests) make gpu-test VENV=0 2>&1 | tee "$out/gpu-test.txt" | tail -n 15 ;;
   host) python3 tools/paired.py host | tee "$out/host.txt" ;;
   week12) measure week12 --suite week12 ;;
@@ -63,7 +66,7 @@ for step in "$@"; do
     measure second-week12 --suite week12 --device cuda:1
     python3 -m fuselab check rms_norm --device cuda:1 --level quick 2>&1 | tee "$out/second-check.txt"
     ;;
-  *) echo "gpu_evidence: no step '$step'; there are: tests host week12 seed nine known ncu again second" >&2; exit 2 ;;
+  *) echo "gpu_evidence: no step '$step'; there are: wheel tests host week12 seed nine known ncu again second" >&2; exit 2 ;;
   esac
 done
-exit "$missed" # a bar that is missed does not keep the next step from its own
+exit "$missed" # a bar missed or a cell that failed does not keep the next step from its own

@@ -105,8 +105,10 @@ def run(
     verdicts = []
     with Worker(process.main, chosen, timeout * PATIENCE) as worker, Steps(len(todo)) as steps:
         for op, source, impl in todo:
-            verdicts.append(_ask(worker, op, source, impl, options))
-            steps.step(f"{op} {impl}", verdicts[-1].summary)
+            verdict = _ask(worker, op, source, impl, options)
+            verdicts.append(verdict)
+            # Whoever stops the command now knows at least the first failure.
+            steps.step(f"{op} {impl}", ": ".join([verdict.summary, *verdict.failures[:1]]))
     if as_json:
         print(json.dumps([verdict.as_dict() for verdict in verdicts]))
     else:
