@@ -12,7 +12,7 @@ from typing import Any
 from fuselab import stats
 from fuselab.counters import UNITS
 from fuselab.model import Cell, Count, Measurement, Status
-from fuselab.plan import CEILING
+from fuselab.plan import CEILING, HOST
 
 Record = dict[str, Any]
 
@@ -60,7 +60,9 @@ class _Timed:
     @property
     def gbps(self) -> float | None:
         nbytes, median = self.measurement.ideal_bytes, self.median_us
-        return nbytes / median / 1e3 if nbytes and median else None
+        if not nbytes or not median or self.measurement.timer == HOST:
+            return None
+        return nbytes / median / 1e3
 
 
 def records(measurements: Iterable[Measurement]) -> list[Record]:

@@ -10,8 +10,10 @@ from fuselab.model import Group
 from fuselab.precision import STANDARD
 
 CEILING = "ceiling"
+# Does not wait for the device, so its times say nothing of the memory's speed.
+HOST = "host"
 # The first one is the device's own.
-TIMERS = {"cuda": ("cupti", "graph", "events", "host"), "cpu": ("wall",)}
+TIMERS = {"cuda": ("cupti", "graph", "events", HOST), "cpu": ("wall",)}
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 

@@ -165,6 +165,9 @@ def figures(value):
         # Terms that cancel.
         (F64, "bwd", 200.0, 100.0, True),
         (F64, "bwd", 201.0, 100.0, False),
+        (BF16, "bwd", 7.3, 3.65, True),
+        (BF16, "bwd", 7.4, 3.65, False),
+        (BF16, "fwd", 7.3, 3.65, False),
     ],
 )
 def test_over_budget(dtype, direction, mine, eager, fine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from importlib import import_module
@@ -153,8 +154,8 @@ def test_cells_are_those_with_kernel_time_and_their_blocks_those_of_the_run() ->
     assert kept == [9, 1, 5]
 
 
-def row(lab_us: float, ncu_us: float = 100.0) -> Any:
-    return against_ncu.Row("fwd small", lab_us, ncu_us, 2, 1)
+def row(lab_us: float, ncu_us: float = 100.0, more_us: float = 0.0) -> Any:
+    return against_ncu.Row("fwd small", lab_us, ncu_us, 2, 1, more_us)
 
 
 @pytest.mark.parametrize(
@@ -166,6 +167,15 @@ def row(lab_us: float, ncu_us: float = 100.0) -> Any:
         ([row(101)] * 57 + [row(106)] * 3, True, ["95.0% (at least 95%): pass"]),
         ([row(101)] * 56 + [row(94)] * 4, False, ["93.3% (at least 95%): FAIL"]),
         ([row(101)] * 57 + [row(3.9, 2.0)] * 10, True, ["100.0% (at least"]),
+        (
+            [row(2.0, 2.8, 0.8)] * 40 + [row(100, 100.8, 0.8)] * 20,
+            True,
+            [
+                "ncu: 0.00% (at most",
+                "off ncu, 60 cells (all): median 28.57%, within 100.0%",
+                "off ncu, 20 cells (kernels of 20 us and more): median 0.79%, within 100.0%",
+            ],
+        ),
         ([], False, ["no cell"]),
     ],
 )
@@ -179,17 +189,26 @@ def test_the_tool_from_a_run_to_its_table(
     play: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
     fill = {"calls_per_round": 20, "sets": 3, "launches": 3, "kernels": {"Memset (Device)": 1}}
+    other = replace(GROUP, case="large")
     with Store.open(tmp_path / "run") as store:
-        store.write(GROUP, [cell(2.0, "eager"), cell(9.0, proof=fill)])
+        store.write(GROUP, [cell(2.0, "eager"), cell(9.0)])
+        store.write(other, [cell(9.0, "eager", other, proof=fill)])
+    spins = {
+        key: {"us": [int(key.split("us")[0].split()[-1]) + 1.4]}
+        for key in against_ncu.spins("cuda:0", 2)
+    }
+    (tmp_path / "run" / against_ncu.KEPT).write_text(json.dumps(spins))
+    monkeypatch.setattr(against_ncu, "own_of_lab", lambda device: against_ncu.Own(1.0, 0.7))
     play(WHOLE)
     monkeypatch.setattr(sys, "argv", ["", str(tmp_path / "run"), "--calls", "2"])
     assert against_ncu.main() == 1
     lines = capsys.readouterr().out.splitlines()
     (eager,) = (line for line in lines if "eager" in line)
     (right,) = (line for line in lines if "right" in line)
-    assert " ".join(eager.split()) == "fwd small float32 eager 2.000 2.060 -0.060 -2.9% 2"
-    assert " ".join(right.split()[4:]) == "9.000 3.050 +5.950 +195.1% 3 (ncu 1) *"
-    assert any(line.startswith("1 cells have the driver's copies") for line in lines)
+    assert lines[1].endswith("+1.40 us, the lab 1.0000 and +0.70 us; 0.70 us a kernel less")
+    assert " ".join(eager.split()) == "fwd small float32 eager 2.000 2.060 1.400 +1.340 +203.0% 2"
+    assert " ".join(right.split()[4:]) == "9.000 3.050 0.700 +6.650 +283.0% 2 (ncu 1) *"
+    assert "1 cells left out: ncu does not time the driver's copies and fills" in lines
     assert "within max(5%, 2 us): 50.0% (at least 95%): FAIL" in lines
     monkeypatch.setattr(against_ncu, "measure", lambda *_: pytest.fail("asked ncu a second time"))
     assert against_ncu.main() == 1

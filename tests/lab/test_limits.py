@@ -47,21 +47,22 @@ def test_clocks_note_each_block_and_what_held_it_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("took_us", "nbytes", "cold", "refused"),
+    ("took_us", "nbytes", "cold", "timer", "refused"),
     [
-        (100.0, 512 << 20, True, True),
-        (106.0, 512 << 20, True, False),
-        (100.0, 512 << 20, False, False),
-        (10.0, 200 << 20, True, False),
+        (100.0, 512 << 20, True, "cupti", True),
+        (106.0, 512 << 20, True, "cupti", False),
+        (100.0, 512 << 20, False, "cupti", False),
+        (10.0, 200 << 20, True, "cupti", False),
+        (10.0, 512 << 20, True, "host", False),
     ],
 )
 def test_nothing_cold_beats_the_datasheet(
-    took_us: float, nbytes: int, cold: bool, refused: bool
+    took_us: float, nbytes: int, cold: bool, timer: str, refused: bool
 ) -> None:
     cell = Cell("op", "mine", "fwd", "case", "float32", "contiguous", "cuda:0")
     proof: dict[str, Any] = {"cold": cold}
     trial = Trial(cell, lambda count, sets: [], Cost(nbytes, 0), proof=proof)
-    timed = timing.Timing("cupti", {"mine": Reading((took_us,), {})})
+    timed = timing.Timing(timer, {"mine": Reading((took_us,), {})})
     peak = limits.peak_bandwidth(GPU)
     assert peak == pytest.approx(4.917e12, rel=1e-3)
     limits.refuse_impossible(trial, timed, timing.Arena(GPU, 4, nbytes), peak)

@@ -183,3 +183,9 @@ def test_a_role_told_once_holds_for_the_cells_that_could_not_tell():
     told = ok("liger", 3.0, proof={"role": "rival"})
     for order in ([failed, told], [told, failed]):
         assert {record["role"] for record in records(order)} == {"rival"}
+
+
+def test_host_time_says_nothing_of_the_memory():
+    found = by_impl(*[replace(m, timer="host") for m in (*PEAKS, ok("fast", 2.5), ceiling())])
+    assert [found["fast"][name] for name in ("gbps", "ceiling_share", "peak_share")] == [None] * 3
+    assert found["fast"]["median_us"] == 2.5

@@ -250,6 +250,12 @@ def test_the_streams_move_the_bytes_they_are_told() -> None:
     moved_what_they_told(CPU, own=False)
 
 
+def test_long_streams_are_whole_pieces_of_what_the_driver_copies_fast() -> None:
+    assert Streams("1R1W", (8 << 20) + 2048, CPU).cost.bytes == 8 << 20
+    assert Streams("2R1W", 100_000_000, CPU).cost.bytes % 4096 == 0
+    assert Streams("1R1W", 4098, CPU).cost.bytes == 4096
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("own", [False, True])
 def test_the_streams_of_a_gpu_move_the_bytes_they_are_told(own: bool) -> None:

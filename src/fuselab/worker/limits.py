@@ -8,6 +8,7 @@ import torch
 
 from fuselab import environment
 from fuselab.model import Status
+from fuselab.plan import HOST
 from fuselab.worker.inputs import cache_bytes
 from fuselab.worker.timing import Arena, Timing
 from fuselab.worker.trial import Trial
@@ -33,7 +34,9 @@ def refuse_impossible(trial: Trial, timing: Timing, arena: Arena, peak: float | 
     reading = timing.readings.get(trial.name)
     needed = trial.cost.bytes
     cold = trial.proof.get("cold")
-    if not (peak and reading and cold) or needed < CACHES * cache_bytes(arena.device):
+    if not (peak and reading and cold) or timing.timer == HOST:
+        return
+    if needed < CACHES * cache_bytes(arena.device):
         return
     took, least = median(reading.samples_us), needed / peak * 1e6
     if trial.alive and took < SHARE * least:

@@ -12,7 +12,7 @@ import torch
 from fuselab import comparison
 from fuselab.comparison import Pair
 from fuselab.model import Group
-from fuselab.plan import CEILING, TIMERS
+from fuselab.plan import CEILING, HOST, TIMERS
 from fuselab.precision import LEVELS, STANDARD
 from fuselab.timers import Call, TimerError
 from fuselab.worker import roofs
@@ -26,7 +26,6 @@ from fuseline.core import native
 LENGTHS_US = (20, 50, 100, 200, 500, 1000)
 CALLS, ROUNDS = 10, 3
 AGAIN_BYTES = {"cuda": 256 << 20, "cpu": 8 << 20}
-NO_TIME = ("host",)  # it does not wait for the device, so it reads no length
 
 Facts = dict[str, Any]
 
@@ -37,8 +36,8 @@ def run(device: torch.device, emit: Emit) -> Facts:
     found: Facts = {"timers": {}, "no_kernels": why or ""}
     for name in TIMERS[device.type]:
         emit("start", "", f"the test of the timer {name}")
-        if not why and name not in NO_TIME:
-            found["timers"][name] = _guarded(_line, device, name)
+        if not why and name != HOST:
+            found["timers"][name] = _guarded(line, device, name)
     emit("start", "", "the same work twice")
     found["again"] = _guarded(_again, device, emit)
     if device.type == "cuda" and not why:
@@ -55,7 +54,7 @@ def _guarded(test: Any, *arguments: Any) -> Facts:
         return {"error": describe(error)}
 
 
-def _line(device: torch.device, name: str) -> Facts:
+def line(device: torch.device, name: str) -> Facts:
     """Return slope and offset (us) of the line through what a timer reads of known lengths."""
     read = _read(device, name, LENGTHS_US)
     slope, offset = linear_regression(LENGTHS_US, read)

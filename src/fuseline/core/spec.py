@@ -39,7 +39,8 @@ class Cost:
 class Budget:
     """Accuracy an implementation must keep, in ULP of the output and in eps * max|gradient|.
 
-    fp64: absolute limits. fp32: max(ratio * eager's error, floor). Half types: eager's + extra.
+    Forward: fp64 an absolute limit, fp32 max(ratio * eager's error, floor), half types eager's +
+    extra. Gradients: nowhere less than ratio * eager's, which shows where terms cancel.
     """
 
     fp64_fwd_ulp: float = 8.0

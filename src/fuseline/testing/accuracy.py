@@ -134,14 +134,16 @@ def _limit(
     budget: Budget, dtype: torch.dtype, direction: Direction, yardstick: float | None
 ) -> float:
     eager = yardstick or 0.0
+    if dtype == torch.float64 and direction == "fwd":
+        return budget.fp64_fwd_ulp
+    # Where terms cancel (the gradient of a row of length 1), no formula is exact; eager shows it.
+    times = budget.fp32_ratio * eager
     if dtype == torch.float64:
-        if direction == "fwd":
-            return budget.fp64_fwd_ulp
-        # Where terms cancel (a row of length 1), no formula keeps 8 eps; eager shows it.
-        return max(budget.fp64_grad_eps, budget.fp32_ratio * eager)
+        return max(budget.fp64_grad_eps, times)
     if dtype == torch.float32:
-        return max(budget.fp32_ratio * eager, budget.fp32_floor)
-    return eager + budget.half_extra
+        return max(budget.fp32_floor, times)
+    limit = eager + budget.half_extra
+    return limit if direction == "fwd" else max(limit, times)
 
 
 class _Tally:
