@@ -2,6 +2,7 @@
 
 from fuseline import nn
 from fuseline.ops import rms_norm
+from fuseline.takeover import disable, enable, enabled, status
 
 __version__ = "0.1.0"
-__all__ = ["nn", "rms_norm"]
+__all__ = ["disable", "enable", "enabled", "nn", "rms_norm", "status"]

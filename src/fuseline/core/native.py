@@ -96,6 +96,8 @@ def status() -> Native:
         handle.fuseline_build_info.restype = ctypes.c_char_p
         handle.fuseline_copies.restype = ctypes.c_int64
         handle.fuseline_debug_fill.argtypes = (ctypes.c_bool,)
+        handle.fuseline_served.restype = ctypes.c_int64
+        handle.fuseline_served.argtypes = (ctypes.c_char_p,) * 3
         build = json.loads(handle.fuseline_build_info())
     except (OSError, AttributeError, ValueError) as error:
         cause = error.__cause__ or error

@@ -44,15 +44,23 @@ inline void check_x_weight(const Tensor& x, std::optional<Tensor>& weight) {
   weight = counted_contiguous(*weight);
 }
 
+// Whether `rstd` has the sizes of x but the last, and perhaps ones after them.
+inline bool has_one_a_row(IntHeaderOnlyArrayRef rstd, IntHeaderOnlyArrayRef x) {
+  const size_t rows = x.size() - 1;
+  if (rstd.size() < rows) return false;
+  for (size_t d = 0; d < rstd.size(); ++d) {
+    if (rstd[d] != (d < rows ? x[d] : 1)) return false;
+  }
+  return true;
+}
+
 inline void check_dy_rstd(const Tensor& dy, const Tensor& x, Tensor& rstd) {
   STD_TORCH_CHECK(is_strided(dy) && is_strided(rstd), "rms_norm: dy and rstd must be dense");
   STD_TORCH_CHECK(same_sizes(dy.sizes(), x.sizes()), "rms_norm: dy has shape ",
                   to_string(dy.sizes()), ", expected that of x, ", to_string(x.sizes()));
   STD_TORCH_CHECK(dy.scalar_type() == x.scalar_type(), "rms_norm: dy must have the dtype of x");
-  const auto sizes = x.sizes();
-  STD_TORCH_CHECK(same_sizes(rstd.sizes(), IntHeaderOnlyArrayRef(sizes.data(), sizes.size() - 1)),
-                  "rms_norm: rstd has shape ", to_string(rstd.sizes()),
-                  ", expected that of x without its last dimension");
+  STD_TORCH_CHECK(has_one_a_row(rstd.sizes(), x.sizes()), "rms_norm: rstd has shape ",
+                  to_string(rstd.sizes()), ", expected that of x without its last dimension");
   STD_TORCH_CHECK(rstd.scalar_type() == stat_dtype(x.scalar_type()),
                   "rms_norm: rstd must be float32, or float64 for a float64 x");
   STD_TORCH_CHECK(device_of(dy) == device_of(x) && device_of(rstd) == device_of(x),
@@ -65,10 +73,12 @@ inline Tensor allocate_like(const Tensor& x) {
   return allocate(x.sizes(), x.scalar_type(), device_of(x));
 }
 
-inline Tensor allocate_rstd(const Tensor& x) {
+// One a row, with so many ones after the rows' own dimensions: ATen's rstd has them.
+inline Tensor allocate_rstd(const Tensor& x, size_t ones) {
   const auto sizes = x.sizes();
-  return allocate(IntHeaderOnlyArrayRef(sizes.data(), sizes.size() - 1),
-                  stat_dtype(x.scalar_type()), device_of(x));
+  std::vector<int64_t> shape(sizes.begin(), sizes.end() - 1);
+  shape.resize(shape.size() + ones, 1);
+  return allocate({shape.data(), shape.size()}, stat_dtype(x.scalar_type()), device_of(x));
 }
 
 // The stand-in for a gradient that was not asked for.

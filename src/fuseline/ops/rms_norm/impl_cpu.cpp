@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "fuseline/ops/rms_norm/impl_args.h"
+#include "fuseline/ops/rms_norm/impl_aten.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::rms_norm {
@@ -41,28 +42,33 @@ void parallel(int64_t items, int64_t elements, const F& fn) {
   torch::stable::parallel_for(0, items, grain, fn);
 }
 
-void forward(const Tensor& x, const std::optional<Tensor>& weight, double eps, Tensor& y,
-             void* rstd) {
-  const Rows in = rows_of(x);
-  if (in.n == 0 && !rstd) return;  // any number of empty rows
-  const ForwardArgs args{
-      in.data(), data_or_null(weight), y.mutable_data_ptr(), rstd, in.n, in.stride, eps};
-  const ForwardRows rows = pick(kernels().forward, x, weight);
-  parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
-}
-
-Tensor rms_norm(Tensor x, std::optional<Tensor> weight, double eps) {
+// Makes y and, where there is a place for it, rstd (allocate_rstd says what `ones` are).
+Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor* rstd,
+               size_t ones = 0) {
   check_x_weight(x, weight);
   Tensor y = allocate_like(x);
-  forward(x, weight, eps, y, nullptr);
+  if (rstd) *rstd = allocate_rstd(x, ones);
+  const Rows in = rows_of(x);
+  if (in.n == 0 && !rstd) return y;  // any number of empty rows
+  const ForwardArgs args{in.data(),
+                         data_or_null(weight),
+                         y.mutable_data_ptr(),
+                         rstd ? rstd->mutable_data_ptr() : nullptr,
+                         in.n,
+                         in.stride,
+                         eps};
+  const ForwardRows rows = pick(kernels().forward, x, weight);
+  parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
   return y;
 }
 
-std::tuple<Tensor, Tensor> rms_norm_fwd(Tensor x, std::optional<Tensor> weight, double eps) {
-  check_x_weight(x, weight);
-  Tensor y = allocate_like(x);
-  Tensor rstd = allocate_rstd(x);
-  forward(x, weight, eps, y, rstd.mutable_data_ptr());
+Tensor rms_norm(const Tensor& x, std::optional<Tensor> weight, double eps) {
+  return forward(x, std::move(weight), eps, nullptr);
+}
+
+std::tuple<Tensor, Tensor> rms_norm_fwd(const Tensor& x, std::optional<Tensor> weight, double eps) {
+  Tensor rstd = x;
+  Tensor y = forward(x, std::move(weight), eps, &rstd);
   return {y, rstd};
 }
 
@@ -115,6 +121,13 @@ std::tuple<Tensor, Tensor> rms_norm_bwd(Tensor dy, Tensor x, std::optional<Tenso
   }
   return {dx, dweight};
 }
+
+using OnCpu = Aten<&forward, &rms_norm_bwd>;
+// ATen has no backward of its own for the CPU: its forward is differentiated operation by
+// operation.
+Takeover takeover("rms_norm", "CPU",
+                  {{"_fused_rms_norm", TORCH_BOX(&OnCpu::fwd), &OnCpu::fwd_calls},
+                   {"_fused_rms_norm_backward", TORCH_BOX(&OnCpu::bwd), &OnCpu::bwd_calls, true}});
 
 }  // namespace
 }  // namespace fuseline::rms_norm

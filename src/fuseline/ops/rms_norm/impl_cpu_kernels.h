@@ -65,9 +65,9 @@ inline double sum_row(int64_t n, const Term& term) {
 // power of two. Owns one row. Reads x (twice), weight. Writes y; returns rstd.
 template <class X, class W>
 __attribute__((noinline)) double second_look(const X* x, const W* w, X* y, int64_t n, double eps,
-                                             double first_look) {
+                                             double largest) {
   double scale = 1;
-  if (sizeof(X) == sizeof(double)) scale = first_look < 1 ? 0x1p600 : 0x1p-600;
+  if (sizeof(X) == sizeof(double)) scale = largest < 1 ? 0x1p600 : 0x1p-600;
   const double sum = sum_row<double>(n, [=](int64_t i, auto part) {
     const auto v = load<double>(x + i, part) * scale;
     return v * v;
@@ -89,7 +89,7 @@ template <class X, class W>
 void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
   constexpr bool kDouble = sizeof(C) == sizeof(double);
-  constexpr double kLeast = kDouble ? 1e-280 : 1e-30, kMost = kDouble ? DBL_MAX : FLT_MAX;
+  constexpr double kLeast = kDouble ? 1e-280 : 1e-30, kMost = (kDouble ? DBL_MAX : FLT_MAX) / 2;
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
   for (int64_t row = first; row < last; ++row) {
@@ -99,15 +99,16 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
       const auto v = load<C>(x + i, part);
       return v * v;
     });
-    const double mean = sum / static_cast<double>(n) + args.eps;
-    double rstd = 1 / __builtin_sqrt(mean);
-    if (mean >= kLeast && mean <= kMost) {
+    const double square = sum / static_cast<double>(n), size = __builtin_fabs(args.eps);
+    const double largest = square > size ? square : size;  // their sum is 0 where eps = -square
+    double rstd = 1 / __builtin_sqrt(square + args.eps);
+    if (largest >= kLeast && largest <= kMost) {
       each_vector<C>(n, [=, r = static_cast<C>(rstd)](int64_t i, auto part) {
         __builtin_prefetch(x + args.stride + i);  // the next row arrives while this one is written
         store<C>(y + i, load<C>(x + i, part) * r * load_weight<C>(w, i, part), part);
       });
     } else {
-      rstd = second_look(x, w, y, n, args.eps, mean);
+      rstd = second_look(x, w, y, n, args.eps, largest);
     }
     if (args.rstd) static_cast<C*>(args.rstd)[row] = static_cast<C>(rstd);
   }

@@ -4,6 +4,7 @@
 
 #include "fuseline/core/cpp/cuda.h"
 #include "impl_args.h"
+#include "impl_aten.h"
 #include "impl_cuda_launch.h"
 
 namespace fuseline::rms_norm {
@@ -29,13 +30,15 @@ auto for_dtype(ScalarType dtype, const F& f) {
   }
 }
 
-Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor* rstd) {
+// Makes y and, where there is a place for it, rstd (allocate_rstd says what `ones` are).
+Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor* rstd,
+               size_t ones = 0) {
   check_x_weight(x, weight);
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   const Rows view = rows_of(x);
   Tensor y = allocate_like(x);
-  if (rstd) *rstd = allocate_rstd(x);
+  if (rstd) *rstd = allocate_rstd(x, ones);
   if (view.rows == 0 || (view.n == 0 && !rstd)) return y;
   const FwdProblem p{view.data(),
                      weight ? weight->const_data_ptr() : nullptr,
@@ -105,6 +108,11 @@ std::tuple<Tensor, Tensor> rms_norm_bwd(const Tensor& dy, const Tensor& x,
   FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), launch));
   return {dx, dweight};
 }
+
+using OnCuda = Aten<&forward, &rms_norm_bwd>;
+Takeover takeover("rms_norm", "CUDA",
+                  {{"_fused_rms_norm", TORCH_BOX(&OnCuda::fwd), &OnCuda::fwd_calls},
+                   {"_fused_rms_norm_backward", TORCH_BOX(&OnCuda::bwd), &OnCuda::bwd_calls}});
 
 }  // namespace
 }  // namespace fuseline::rms_norm

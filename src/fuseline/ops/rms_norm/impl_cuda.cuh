@@ -131,20 +131,20 @@ __device__ __forceinline__ S row_sum(S v, int row_threads, S* scratch) {
   }
 }
 
-// The mean square left the normal range (overflow, or too small for full precision).
+// The mean square, or |eps| where that is larger, left the range in which their sum neither
+// overflows nor is too small for full precision.
 __device__ __forceinline__ bool needs_second_look(float v) {
-  return !(v <= FLT_MAX && v >= 1e-30f);
+  return !(v <= FLT_MAX / 2 && v >= 1e-30f);
 }
 __device__ __forceinline__ bool needs_second_look(double v) {
-  return !(v <= DBL_MAX && v >= 1e-290);
+  return !(v <= DBL_MAX / 2 && v >= 1e-290);
 }
 
 // fp64 holds the square of every fp32; an fp64 row is scaled by a power of two instead.
 struct SecondLook {
   double scale = 1.0;
   __device__ explicit SecondLook(float) {}
-  __device__ explicit SecondLook(double first_look)
-      : scale(first_look < 1.0 ? 0x1p600 : 0x1p-600) {}
+  __device__ explicit SecondLook(double largest) : scale(largest < 1.0 ? 0x1p600 : 0x1p-600) {}
   __device__ double square(double x) const { return (x * scale) * (x * scale); }
 };
 

@@ -90,13 +90,14 @@ __global__ void __launch_bounds__(ROW_IS_BLOCK ? kMaxBlock : kSmallBlock, 1)
     if ((i * row_threads + lane) * VEC < n) sum += square_sum(packs[i]);
   }
   sum = row_sum<ROW_IS_BLOCK>(sum, row_threads, scratch);
-  const S mean_square = sum / static_cast<S>(a.n) + static_cast<S>(a.eps);
-  const bool again = active && needs_second_look(mean_square);
-  const S rstd = S(1) / sqrt(mean_square);
+  const S square = sum / static_cast<S>(a.n), eps = static_cast<S>(a.eps);
+  const S largest = fmax(square, fabs(eps));  // their sum is 0 where eps = -square
+  const bool again = active && needs_second_look(largest);
+  const S rstd = S(1) / sqrt(square + eps);
 
   T* y = a.y + row * a.n;
   if (ROW_IS_BLOCK ? again : __any_sync(kFullMask, again)) {
-    const SecondLook look(mean_square);
+    const SecondLook look(largest);
     const double sum2 = row_sum<ROW_IS_BLOCK>(exact_square_sum(x, lane, n, row_threads, look),
                                               row_threads, scratch2);
     const ExactRstd exact(look, sum2 / static_cast<double>(a.n), a.eps);
@@ -139,11 +140,12 @@ __global__ void __launch_bounds__(kMaxBlock, 1) fwd_long_kernel(FwdArgs<T, W> a)
     sum += part;
   }
   sum = row_sum<true>(sum, blockDim.x, scratch[0]);
-  const S mean_square = static_cast<S>(sum / static_cast<double>(a.n) + a.eps);
-  const S rstd = S(1) / sqrt(mean_square);
+  const double square = sum / static_cast<double>(a.n);
+  const S largest = static_cast<S>(fmax(square, fabs(a.eps)));
+  const S rstd = S(1) / sqrt(static_cast<S>(square + a.eps));
   T* y = a.y + row * a.n;
-  if (needs_second_look(mean_square)) {
-    const SecondLook look(mean_square);
+  if (needs_second_look(largest)) {
+    const SecondLook look(largest);
     const double sum2 = row_sum<true>(exact_square_sum(x, threadIdx.x, a.n, blockDim.x, look),
                                       blockDim.x, scratch[1]);
     const ExactRstd exact(look, sum2 / static_cast<double>(a.n), a.eps);

@@ -17,6 +17,17 @@ from fuseline.core.select import Choice, Selector
 from fuseline.ops.rms_norm import impl_eager
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+# What enable() puts these kernels in the place of: the schemas of torch 2.10 to 2.15.
+ATEN = {
+    "_fused_rms_norm": (
+        "aten::_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) "
+        "-> (Tensor, Tensor)"
+    ),
+    "_fused_rms_norm_backward": (
+        "aten::_fused_rms_norm_backward(Tensor grad_out, Tensor input, int[] normalized_shape, "
+        "Tensor rstd, Tensor? weight, bool[2] output_mask) -> (Tensor, Tensor)"
+    ),
+}
 _EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
 
 
