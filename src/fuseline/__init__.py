@@ -2,7 +2,8 @@
 
 from fuseline import nn
 from fuseline.ops import rms_norm
+from fuseline.patching import patch, unpatch
 from fuseline.takeover import disable, enable, enabled, status
 
 __version__ = "0.1.0"
-__all__ = ["disable", "enable", "enabled", "nn", "rms_norm", "status"]
+__all__ = ["disable", "enable", "enabled", "nn", "patch", "rms_norm", "status", "unpatch"]
