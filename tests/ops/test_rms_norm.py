@@ -558,4 +558,4 @@ def test_no_warning_on_an_ordinary_call() -> None:
 
 
 def test_selector_prefers_the_binary() -> None:
-    assert SELECTOR.pick("auto", "cpu") is SELECTOR.pick("cpu", "cpu")
+    assert SELECTOR.calls["auto", "cpu"] is SELECTOR.calls["cpu", "cpu"]

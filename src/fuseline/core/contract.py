@@ -22,6 +22,14 @@ _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 Function = Callable[..., Any]
 
+# Types of arguments that are no tensors: to look there costs less than isinstance(a, Tensor).
+_SCALARS = frozenset((float, int, bool, str, type(None)))
+# Bound once for the same reason.
+_transforms_active = torch._C._are_functorch_transforms_active
+_modes = torch._C._len_torch_dispatch_stack
+_tracing = torch._C._get_tracing_state
+_grad_enabled = torch.is_grad_enabled
+
 
 @dataclass(frozen=True)
 class Contract:
@@ -80,35 +88,40 @@ class Variant:
         self.public, self.raw, self.fwd, self.bwd = public, raw, fwd, bwd
         self.decomposed = contract.decomposed
         self.traced_through = kernels is not None
-        self._eager = kernels.run if kernels else raw
-        # Traced code must see operators; eager code of a Python implementation need not.
+        # Traced code must see operators; eager code of a Python implementation need not, and that
+        # of the binary goes past OpOverload.__call__, which costs 0.25 us.
+        self._eager = kernels.run if kernels else raw._op
         self._traced_apply = contract.function(fwd, bwd).apply
-        eager = (
-            contract.function(*_direct(kernels, bwd)) if kernels else contract.function(fwd, bwd)
-        )
+        eager = contract.function(*(_direct(kernels, bwd) if kernels else (fwd._op, bwd._op)))
         # The Python half of Function.apply costs 1 us and serves functorch and Dynamo alone.
         self._eager_apply: Function = super(torch.autograd.Function, eager).apply  # type: ignore
+        self.call = self._guarded()
 
-    def __call__(self, *args: Any) -> Any:
-        """Runs the operator; the tensors among `args` decide how little machinery it needs."""
-        if torch.compiler.is_compiling():
-            return self.public(*args)
-        needs_grad = False
-        for a in args:
-            if type(a) is Tensor or type(a) is Parameter:
-                needs_grad = needs_grad or a.requires_grad
-            elif isinstance(a, Tensor):
-                return self.public(*args)
-        if (
-            torch._C._are_functorch_transforms_active()
-            or fwd_ad._current_level >= 0
-            or torch._C._len_torch_dispatch_stack()
-            or torch._C._get_tracing_state() is not None
-        ):
-            return self.public(*args)
-        if needs_grad and torch.is_grad_enabled():
-            return self._eager_apply(*args)
-        return self._eager(*args)
+    def _guarded(self) -> Function:
+        # A closure: a method would look seven things up in `self`.
+        public, eager, apply = self.public, self._eager, self._eager_apply
+
+        def call(*args: Any) -> Any:
+            """Runs the operator in eager code; the tensors decide how much machinery it needs."""
+            needs_grad = False
+            for a in args:
+                kind = type(a)
+                if kind is Tensor or kind is Parameter:
+                    needs_grad = needs_grad or a.requires_grad
+                elif kind not in _SCALARS and isinstance(a, Tensor):
+                    return public(*args)
+            if (
+                _transforms_active()
+                or fwd_ad._current_level >= 0
+                or _modes()
+                or _tracing() is not None
+            ):
+                return public(*args)
+            if needs_grad and _grad_enabled():
+                return apply(*args)
+            return eager(*args)
+
+        return call
 
     def autograd_rule(self, keyset: Any, *args: Any) -> Any:
         """The public operator under autograd: first order by kernels, all else by the formula."""

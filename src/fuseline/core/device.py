@@ -5,13 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 
-import torch
-
-
-def kind(t: torch.Tensor) -> str:
-    """Device type of a tensor; the two attribute look-ups cost a fifth of `t.device.type`."""
-    return "cuda" if t.is_cuda else "cpu" if t.is_cpu else t.device.type
-
 
 def triton_unavailable(device_type: str) -> str | None:
     """Why Triton kernels cannot run on a device type, or None."""

@@ -7,20 +7,27 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 
 @dataclass(frozen=True)
 class Choice:
-    """One implementation; `unavailable(device_type)` says why it cannot run there, or None."""
+    """One implementation; `unavailable(device_type)` says why it cannot run there, or None.
+
+    call    what eager code calls
+    traced  what a compiler is to see
+    """
 
     name: str
     call: Callable[..., Any]
+    traced: Callable[..., Any]
     unavailable: Callable[[str], str | None]
 
 
 class Selector:
     """The implementations of one operator in order of preference; the last is the fallback.
+
+    calls  (name or "auto", device type) -> the function; a look-up raises if the named one cannot
+           run on this device. "auto" is the first that can; if that is the fallback, a warning
+           says so once.
 
     `on_meta` serves tensors without data, whatever the binary holds.
     """
@@ -30,13 +37,20 @@ class Selector:
         self.choices = choices
         self.names = tuple(choice.name for choice in choices)
         # Decided once: a look-up costs an eager call 0.1 us, and Dynamo sees a constant.
-        self._calls = {
-            (impl, device_type): call
+        decided = {
+            (impl, device_type): choice
             for impl in ("auto", *self.names)
             for device_type in ("cuda", "cpu", "meta")
-            if (call := self._decide(impl, device_type)) is not None
+            if (choice := self._decide(impl, device_type)) is not None
         }
-        self._calls["auto", "meta"] = on_meta
+        self.calls = _Calls(self, {key: choice.call for key, choice in decided.items()})
+        self._traced = {key: choice.traced for key, choice in decided.items()}
+        self.calls["auto", "meta"] = self._traced["auto", "meta"] = on_meta
+
+    def traced(self, impl: str, device_type: str) -> Callable[..., Any]:
+        """What a compiler is to see of an implementation; raises as a look-up in `calls` does."""
+        call = self._traced.get((impl, device_type))
+        return self.fallback(impl, device_type).traced if call is None else call
 
     def unavailable(self, impl: str, device_type: str) -> str | None:
         """Why `impl` cannot run on a device type, or None; ValueError if there is no such name."""
@@ -46,30 +60,21 @@ class Selector:
         have = ", ".join(("auto", *self.names))
         raise ValueError(f"{self.op}: impl is {impl!r}, expected one of: {have}")
 
-    def pick(self, impl: str, device_type: str) -> Callable[..., Any]:
-        """The function of an implementation; raises if the named one cannot run on this device.
-
-        "auto" takes the first that can; if that is the fallback, a warning says so once.
-        """
-        call = self._calls.get((impl, device_type))
-        if call is not None:
-            return call
+    def fallback(self, impl: str, device_type: str) -> Choice:
+        """What serves "auto" where nothing else can; RuntimeError for a name."""
         if impl != "auto":
             reason = self.unavailable(impl, device_type)
             raise RuntimeError(f"{self.op}: impl {impl!r} cannot run here: {reason}")
-        if not torch.compiler.is_compiling():
-            self._warn(device_type)
-            self._calls[impl, device_type] = self.choices[-1].call
-        return self.choices[-1].call
+        return self.choices[-1]
 
-    def _decide(self, impl: str, device_type: str) -> Callable[..., Any] | None:
+    def _decide(self, impl: str, device_type: str) -> Choice | None:
         choices = self.choices[:-1] if impl == "auto" else self.choices
         for choice in choices:
             if impl in ("auto", choice.name) and choice.unavailable(device_type) is None:
-                return choice.call
+                return choice
         return None
 
-    def _warn(self, device_type: str) -> None:
+    def warn(self, device_type: str) -> None:
         why = "; ".join(f"{c.name}: {c.unavailable(device_type)}" for c in self.choices[:-1])
         warnings.warn(
             f"fuseline.{self.op} runs its slow {self.choices[-1].name!r} implementation on "
@@ -77,3 +82,18 @@ class Selector:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+class _Calls(dict[tuple[str, str], Callable[..., Any]]):
+    """What eager code calls; the first look at what was not decided decides it."""
+
+    def __init__(
+        self, selector: Selector, known: dict[tuple[str, str], Callable[..., Any]]
+    ) -> None:
+        super().__init__(known)
+        self._selector = selector
+
+    def __missing__(self, key: tuple[str, str]) -> Callable[..., Any]:
+        self[key] = call = self._selector.fallback(*key).call
+        self._selector.warn(key[1])
+        return call
