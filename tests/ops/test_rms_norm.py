@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -559,3 +560,30 @@ def test_no_warning_on_an_ordinary_call() -> None:
 
 def test_selector_prefers_the_binary() -> None:
     assert SELECTOR.calls["auto", "cpu"] is SELECTOR.calls["cpu", "cpu"]
+
+
+def _host_takes_free_pages() -> bool:
+    balloons = (
+        device
+        for device in Path("/sys/bus/virtio/devices").glob("*")
+        if (device / "device").read_text().strip() == "0x0005"
+    )
+    return any((balloon / "features").read_text()[5] == "1" for balloon in balloons)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="huge pages are Linux's")
+def test_large_outputs_lie_on_huge_pages_unless_a_host_takes_them_away() -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.is_file() or "[madvise]" not in setting.read_text():
+        pytest.skip("transparent huge pages are not given on advice")
+    y = fuseline.rms_norm(torch.randn(4096, 8192), impl="cpu")
+    at, huge_kb = y.data_ptr() + y.nbytes // 2, 0
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if re.fullmatch("[0-9a-f]+-[0-9a-f]+", first):
+            low, high = (int(number, 16) for number in first.split("-"))
+            inside = low <= at < high
+        elif inside and first == "AnonHugePages:":
+            huge_kb = int(rest.split()[0])
+    assert (huge_kb >= y.nbytes // 2 // 1024) == (not _host_takes_free_pages())

@@ -1,5 +1,7 @@
 // The binary's process-wide state and the C functions through which core/native.py reads it.
 #include <atomic>
+#include <fstream>
+#include <string>
 
 #include "build_info.h"
 #include "tensor.h"
@@ -22,6 +24,22 @@ std::atomic<bool> fill{false};
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr int64_t kAdviseFrom = 2 * kHugePage;
 
+// Whether this is a virtual machine whose balloon (virtio device 5) reports free pages (feature 5).
+// Its host takes huge pages away as soon as they are free and gives them back 4 KiB at a time:
+// (4, 2048, 4096) fp32 forward takes 172 ms with huge pages there, 31 ms without
+// (results/cpu/huge_pages-2026-11-22.txt).
+bool host_takes_free_pages() {
+  constexpr int kMostDevices = 64;
+  for (int i = 0; i < kMostDevices; ++i) {
+    const std::string folder = "/sys/bus/virtio/devices/virtio" + std::to_string(i);
+    std::string device, features;
+    std::ifstream(folder + "/device") >> device;
+    std::ifstream(folder + "/features") >> features;
+    if (device == "0x0005" && features.size() > 5 && features[5] == '1') return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 void count_copy() { copies.fetch_add(1, std::memory_order_relaxed); }
@@ -30,6 +48,8 @@ bool debug_fill() { return fill.load(std::memory_order_relaxed); }
 void advise_huge_pages(void* data, int64_t bytes) {
 #ifdef MADV_HUGEPAGE
   if (bytes < kAdviseFrom) return;
+  static const bool futile = host_takes_free_pages();
+  if (futile) return;
   const auto first = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) & ~(kHugePage - 1);
   const auto last = (reinterpret_cast<uintptr_t>(data) + bytes) & ~(kHugePage - 1);
   if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
