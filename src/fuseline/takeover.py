@@ -159,8 +159,7 @@ def _switch(pairs: Iterable[tuple[str, str]], on: bool) -> None:
 def _unwarned() -> Iterator[None]:
     """Keep back torch's warning that a kernel is overridden, which here is what was asked for.
 
-    Newer versions give it to Python; older ones write it to the process's stderr, from where what
-    else came meanwhile is handed on.
+    Torch 2.10 writes it to the process's stderr, from where what else came meanwhile is handed on.
     """
     with warnings.catch_warnings(), tempfile.TemporaryFile() as heard:
         warnings.filterwarnings("ignore", message=f"(?s).*{OVERRIDDEN}")

@@ -18,7 +18,7 @@ from fuseline.core.select import Choice, Selector
 from fuseline.ops.rms_norm import impl_eager
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# What enable() puts these kernels in the place of: the schemas of torch 2.10 to 2.15.
+# What enable() puts these kernels in the place of: the schemas of torch 2.10, 2.13 and 2.15.
 ATEN = {
     "_fused_rms_norm": (
         "aten::_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) "
