@@ -32,10 +32,10 @@ def collect(device: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def code(op: str, source: str) -> str:
+def code(op: str, source: str, *versions: str) -> str:
     """Return a short hash of what is measured: a user's file, or an operator's folder and binary.
 
-    What a user's file imports is not in it.
+    What a user's file imports is not in it; `versions` are of what is measured beside it.
     """
     files, binary = [Path(source)], ""
     if not source:
@@ -45,6 +45,8 @@ def code(op: str, source: str) -> str:
     digest = hashlib.sha256(binary.encode())
     for file in sorted(f for f in files if f.is_file()):
         digest.update(file.read_bytes())
+    for text in versions:
+        digest.update(text.encode())
     return digest.hexdigest()[:12]
 
 

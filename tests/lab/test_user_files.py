@@ -82,7 +82,7 @@ def test_a_changed_file_is_measured_again(lab: Any, tmp_path: Path) -> None:
     assert first == {"fwd": "incorrect", "bwd": "incorrect"}
     mended, told = run(formula="x + x")
     assert set(mended.values()) <= {"ok", "noisy"}
-    assert "the operator's code has changed since" in told
+    assert "what they measured has changed since" in told
     _, told = run(formula="x + x")
     assert ", 0 to measure" in told
     _, told = run("--fresh", formula="x + x")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fuselab.commands import exits, select
+from fuselab.worker import baselines
 from fuseline.core.spec import OpSpec
 
 
@@ -27,6 +28,7 @@ def _record(spec: OpSpec) -> dict[str, Any]:
         "op": spec.name,
         "formula": spec.formula,
         "impls": row.impls,
+        "rivals": {name: rival.version for name, rival in baselines.rivals_of(spec).items()},
         "directions": row.directions,
         "dtypes": row.dtypes,
         "suites": {
@@ -40,6 +42,8 @@ def _print(record: dict[str, Any]) -> None:
     print(f"{record['op']}: {record['formula']}")
     for name in ("impls", "directions", "dtypes"):
         print(f"  {name:<11} {', '.join(record[name])}")
+    found = (f"{name} ({what or 'not installed'})" for name, what in record["rivals"].items())
+    print(f"  {'rivals':<11} {', '.join(found) or 'none'}")
     sizes = (f"{suite} ({len(cases)} cases)" for suite, cases in record["suites"].items())
     print(f"  {'suites':<11} {', '.join(sizes) or 'none'}")
     print(f"  {'cases':<11} {', '.join(record['cases'])}")

@@ -61,7 +61,7 @@ def run(
         )
         outdated = sum(store.outdated(group) for group in todo)
         if outdated:
-            _say(f"{outdated} of these are stored, but the operator's code has changed since")
+            _say(f"{outdated} of these are stored, but what they measured has changed since")
         with device_lock(chosen) if todo or slow else nullcontext():
             # Who had the device until now may have measured the same for the same folder.
             measure(_lacking(plan, store, fresh), store, chosen, timeout, str(Path(out) / LOG))

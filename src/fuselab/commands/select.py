@@ -44,17 +44,25 @@ def specs_of(targets: Sequence[str]) -> dict[str, list[OpSpec]]:
     return found
 
 
-def row(spec: OpSpec, source: str = specs.TABLE, suite: str | None = None) -> OpRow:
-    """Return the planner's row of a spec, with the baselines and the ceiling as implementations."""
+def row(
+    spec: OpSpec,
+    source: str = specs.TABLE,
+    suite: str | None = None,
+    asked: Sequence[str] = (),
+) -> OpRow:
+    """Return the planner's row of a spec, with baselines, rivals and ceiling as implementations.
+
+    Rivals that are not installed are left out unless asked for.
+    """
     dtypes = spec.suite_dtypes.get(suite, spec.dtypes) if suite else spec.dtypes
     return OpRow(
         name=spec.name,
-        impls=(*baselines.names(spec), CEILING),
+        impls=(*baselines.names(spec, asked), CEILING),
         cases=tuple((case.name, case.suites) for case in spec.cases),
         dtypes=tuple(str(dtype).removeprefix("torch.") for dtype in dtypes),
         directions=("fwd", "bwd") if spec.differentiable else ("fwd",),
         source=source,
-        code=environment.code(spec.name, source),
+        code=environment.code(spec.name, source, *baselines.versions(spec)),
         layouts=LAYOUTS,
     )
 
@@ -73,7 +81,7 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
             if suite is None and not filters.cases and DEFAULT_SUITE in spec.suites:
                 suite = DEFAULT_SUITE
             narrow = None if filters.dtypes else suite
-            parts.setdefault(suite, []).append(row(spec, source, narrow))
+            parts.setdefault(suite, []).append(row(spec, source, narrow, filters.impls))
     check_names([r for rows in parts.values() for r in rows], filters)
     chosen = tuple(
         group

@@ -1,9 +1,9 @@
-"""The implementations of one group, with the baselines that the lab makes from eager."""
+"""The implementations of one group: the spec's, the baselines made from eager, and rivals."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -11,8 +11,11 @@ import torch._dynamo
 import torch._inductor.config
 from torch._dynamo.utils import counters
 
+from fuselab import rivals
+from fuselab.rivals.rival import Rival
 from fuselab.worker.protocol import Proof, describe
-from fuseline.core.spec import OpSpec
+from fuseline import table
+from fuseline.core.spec import Inputs, OpSpec
 
 TORCHSCRIPT = "torchscript"
 COMPILE = "compile"
@@ -23,19 +26,46 @@ class Unsupported(Exception):
     """The implementation does not exist here; the text is the reason."""
 
 
-def names(spec: OpSpec) -> tuple[str, ...]:
-    """Return the implementations of the spec, and the baselines where it has an eager one."""
+def names(spec: OpSpec, asked: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the implementations of the spec, the baselines where it has an eager one, and rivals.
+
+    Rivals are those that are installed, and those asked for, whose cells then say what is missing.
+    """
     own = tuple(impl.name for impl in spec.implementations)
-    return own + tuple(b for b in BASELINES if spec.eager is not None and b not in own)
+    made = tuple(b for b in BASELINES if spec.eager is not None and b not in own)
+    found = rivals_of(spec).values()
+    return (*own, *made, *(r.name for r in found if r.version or r.name in asked))
+
+
+def versions(spec: OpSpec) -> tuple[str, ...]:
+    """Return the versions of the operator's rivals that are installed."""
+    return tuple(r.version for r in rivals_of(spec).values() if r.version)
+
+
+def rivals_of(spec: OpSpec) -> dict[str, Rival]:
+    """Return the rivals of an operator by name; a user's own of the same name has none."""
+    return rivals.of(spec.name) if table.load().get(spec.name) is spec else {}
 
 
 def role(spec: OpSpec, name: str) -> str:
-    """Return the role of an implementation: the spec's, else "baseline"."""
-    return next((i.role for i in spec.implementations if i.name == name), "baseline")
+    """Return the role of an implementation: the spec's, "rival", else "baseline"."""
+    for impl in spec.implementations:
+        if impl.name == name:
+            return impl.role
+    return rivals.ROLE if name in rivals_of(spec) else "baseline"
+
+
+def identity(spec: OpSpec, name: str) -> Proof:
+    """Return what a proof says of who ran: the role, and of a rival its version."""
+    rival = rivals_of(spec).get(name)
+    return {"role": role(spec, name)} | ({"version": rival.version} if rival else {})
 
 
 def make(spec: OpSpec, name: str, device_type: str) -> Callable[..., Any]:
-    """Return the callable of an implementation or baseline, or raise Unsupported."""
+    """Return the callable of an implementation, baseline or rival, or raise Unsupported."""
+    rival = rivals_of(spec).get(name)
+    if rival is not None:
+        return _load(rival, device_type)
     own = {impl.name: impl for impl in spec.implementations}
     impl = own.get(name, spec.eager)
     if impl is None:
@@ -46,6 +76,24 @@ def make(spec: OpSpec, name: str, device_type: str) -> Callable[..., Any]:
     if name == impl.name:
         return impl.fn
     return _script(impl.fn) if name == TORCHSCRIPT else _compile(impl.fn, device_type)
+
+
+def refuse(spec: OpSpec, name: str, inputs: Inputs) -> None:
+    """Raise Unsupported for inputs that a rival is known not to take."""
+    rival = rivals_of(spec).get(name)
+    reason = rival and rival.refuses(inputs)
+    if reason:
+        raise Unsupported(reason)
+
+
+def _load(rival: Rival, device_type: str) -> Callable[..., Any]:
+    reason = rival.unavailable(device_type)
+    if reason:
+        raise Unsupported(reason)
+    try:
+        return rival.load()
+    except Exception as error:
+        raise Unsupported(f"{rival.version} cannot be loaded: {describe(error)}") from error
 
 
 def _script(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fuselab import rivals
 from fuselab.model import Accuracy, Status
 from fuselab.worker import baselines
 from fuselab.worker.baselines import COMPILE, Unsupported
@@ -57,6 +58,7 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     before = settings.snapshot(problem.device)
     try:
         fn = baselines.make(problem.spec, name, problem.device.type)
+        baselines.refuse(problem.spec, name, problem.first.inputs)
         trial.fn, trial.make_calls = fn, lambda count, sets: problem.calls(fn, count, sets)
         with trial.compiling if name == COMPILE else nullcontext():
             results = _call(problem, fn)
@@ -64,7 +66,10 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
         trial.fail(Status.UNSUPPORTED, str(error))
         return trial
     except (Exception, SystemExit) as error:
-        trial.fail(Status.ERROR, judge(error, name, phase, problem.device))
+        # What a rival raises at its first call is how it says what it cannot do.
+        rival = baselines.role(problem.spec, name) == rivals.ROLE
+        status = Status.UNSUPPORTED if rival else Status.ERROR
+        trial.fail(status, judge(error, name, phase, problem.device))
         problem.overwritten()
         _require_settings(trial, before, problem.device, f"{trial.reason}; ")
         return trial

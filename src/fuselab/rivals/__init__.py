@@ -1,0 +1,17 @@
+"""Rivals: other projects' kernels for our operators, measured where they are installed.
+
+A file a project, none of which is imported before a worker measures it.
+"""
+
+from __future__ import annotations
+
+from fuselab.rivals import liger, quack
+from fuselab.rivals.rival import Rival
+
+ROLE = "rival"
+ALL = (liger.RMS_NORM, quack.RMS_NORM)
+
+
+def of(op: str) -> dict[str, Rival]:
+    """Return the rivals of one of our operators by name, installed or not."""
+    return {rival.name: rival for rival in ALL if rival.op == op}

@@ -1,0 +1,287 @@
+"""Rivals, mostly without them: fake modules in their place on the CPU; the real ones on a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fuselab import environment, rivals
+from fuselab.cli import command
+from fuselab.commands import select
+from fuselab.model import Group, Measurement, Status
+from fuselab.plan import CEILING, Filters
+from fuselab.rivals.rival import Rival
+from fuselab.worker import baselines, group, specs
+from fuselab.worker.baselines import Unsupported
+from fuseline import rms_norm
+from fuseline.core.spec import Direction, OpSpec
+from fuseline.ops.rms_norm import impl_eager
+from fuseline.testing import accuracy
+
+OWN = ("eager", "native", "cpu", "triton", "cuda", "torchscript", "compile")
+BOTH = ("liger", "quack")
+CASE = "4x128x32"
+
+
+@pytest.fixture
+def spec() -> OpSpec:
+    return specs.load()["rms_norm"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_installed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if "gpu" not in request.keywords:
+        installed(monkeypatch)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Pretend that of all distributions these are installed."""
+    monkeypatch.setattr(environment, "version", lambda name: "9.1" if name in packages else None)
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, module: str, **contents: Any) -> None:
+    """Put a module of these contents in the place of a rival's."""
+    parent, _, _ = module.partition(".")
+    monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
+    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**contents))  # type: ignore[arg-type]
+
+
+def fake_liger(monkeypatch: pytest.MonkeyPatch, apply: Any) -> None:
+    installed(monkeypatch, "liger-kernel")
+    fake(monkeypatch, "liger_kernel.ops", LigerRMSNormFunction=SimpleNamespace(apply=apply))
+
+
+def measure(impl: str, direction: Direction = "fwd", dtype: str = "float32") -> Measurement:
+    found: list[Measurement] = []
+
+    def emit(kind: str, *event: Any) -> None:
+        if kind == "result":
+            found.extend(event)
+
+    where = (CASE, dtype, direction, "contiguous", "cpu")
+    group.run(Group("rms_norm", *where, (impl,), precision="quick"), frozenset(), emit)
+    (measurement,) = found
+    return measurement
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_an_absent_rival_is_unsupported_and_says_so(name: str, spec: OpSpec) -> None:
+    reason = f"{rivals.of('rms_norm')[name].package} is not installed"
+    with pytest.raises(Unsupported, match=reason):
+        baselines.make(spec, name, "cuda")
+    cell = measure(name)
+    assert (cell.status, cell.reason) == (Status.UNSUPPORTED, reason)
+
+
+def test_a_rival_without_a_gpu_says_what_it_needs(
+    spec: OpSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(monkeypatch, "quack-kernels")
+    with pytest.raises(Unsupported, match=r"quack-kernels 9\.1 needs CUDA, got cpu"):
+        baselines.make(spec, "quack", "cpu")
+
+
+def test_what_stops_the_import_is_named(spec: OpSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "liger-kernel", "quack-kernels")
+    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    with pytest.raises(Unsupported, match=r"liger-kernel 9\.1 cannot be loaded: ModuleNotFound"):
+        baselines.make(spec, "liger", "cuda")
+    fake(monkeypatch, "quack.rmsnorm")  # a version whose function has another name
+    with pytest.raises(Unsupported, match=r"quack-kernels 9\.1 cannot be loaded: .*'rmsnorm'"):
+        baselines.make(spec, "quack", "cuda")
+
+
+def test_liger_rounds_once_and_leaves_dy_alone(
+    spec: OpSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_liger(monkeypatch, lambda *given: given)
+    called = baselines.make(spec, "liger", "cuda")(x="x", weight=None, eps=1e-5)
+    assert called == ("x", None, 1e-5, 0.0, "gemma", False)
+
+
+def test_quack_is_given_eps_by_its_name(spec: OpSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "quack-kernels")
+    fake(monkeypatch, "quack.rmsnorm", rmsnorm=lambda *given, **named: (given, named))
+    called = baselines.make(spec, "quack", "cuda")(x="x", weight="w", eps=1e-5)
+    assert called == (("x", "w"), {"eps": 1e-5})
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "dtype", "words"),
+    [
+        ("liger", 64, torch.float64, "x is float64, it takes float16, bfloat16, float32"),
+        ("quack", 64, torch.float64, "x is float64, it takes float16, bfloat16, float32"),
+        ("quack", 61, torch.bfloat16, "a row of 61 halves is not whole"),
+        ("quack", 61, torch.float32, ""),
+        ("quack", 130, torch.bfloat16, ""),
+        ("liger", 61, torch.bfloat16, ""),
+    ],
+)
+def test_inputs_that_a_rival_cannot_take_are_known_before_a_call(
+    name: str, length: int, dtype: torch.dtype, words: str, spec: OpSpec
+) -> None:
+    given = {"x": torch.ones(2, length, dtype=dtype), "weight": None, "eps": 1e-6}
+    if words:
+        with pytest.raises(Unsupported, match=words):
+            baselines.refuse(spec, name, given)
+    else:
+        baselines.refuse(spec, name, given)
+    baselines.refuse(spec, "eager", given)
+
+
+def test_a_weight_of_a_strange_dtype_is_refused_by_its_name(spec: OpSpec) -> None:
+    given = {"x": torch.ones(2, 8), "weight": torch.ones(8, dtype=torch.float64), "eps": 1e-6}
+    with pytest.raises(Unsupported, match="weight is float64"):
+        baselines.refuse(spec, "liger", given)
+
+
+@pytest.fixture
+def on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Rival, "unavailable", lambda self, device_type: None)
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+@pytest.mark.parametrize("direction", ["fwd", "bwd"])
+def test_a_rival_is_measured_like_the_others_and_names_its_version(
+    direction: Direction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_liger(monkeypatch, lambda x, w, eps, *_: impl_eager.rms_norm(x, w, eps))
+    cell = measure("liger", direction)
+    assert cell.status in (Status.OK, Status.NOISY), cell.reason
+    assert cell.samples_us
+    assert (cell.proof["role"], cell.proof["version"]) == ("rival", "liger-kernel 9.1")
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_a_dtype_that_it_would_compute_in_fp32_costs_it_the_cell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake_liger(monkeypatch, lambda x, w, eps, *_: impl_eager.rms_norm(x, w, eps))
+    cell = measure("liger", dtype="float64")
+    assert (cell.status, cell.samples_us) == (Status.UNSUPPORTED, ())
+    assert "x is float64" in cell.reason
+
+
+class Limited(torch.autograd.Function):
+    """Raises in one direction, as rivals do beyond some length."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, direction: str) -> Tensor:
+        ctx.direction = direction
+        if direction == "fwd":
+            raise RuntimeError("n = 32 exceeds 16")
+        return x * 1
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        raise ValueError("does not support N > 16")
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+@pytest.mark.parametrize(
+    ("direction", "words"), [("fwd", "n = 32 exceeds 16"), ("bwd", "does not support N > 16")]
+)
+def test_what_a_rival_raises_is_the_reason_of_an_unsupported_cell(
+    direction: Direction, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_liger(monkeypatch, lambda x, *_: Limited.apply(x, direction))
+    cell = measure("liger", direction)
+    assert cell.status is Status.UNSUPPORTED
+    assert words in cell.reason
+    assert cell.proof["version"] == "liger-kernel 9.1"
+
+
+@pytest.mark.usefixtures("on_a_cpu")
+def test_a_rival_that_is_wrong_is_incorrect(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_liger(monkeypatch, lambda x, w, eps, *_: impl_eager.rms_norm(x, w, eps) * 1.1)
+    assert measure("liger").status is Status.INCORRECT
+
+
+def test_the_usual_set_has_those_that_are_installed(
+    spec: OpSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert baselines.names(spec) == OWN
+    assert baselines.names(spec, ("quack",)) == (*OWN, "quack")
+    installed(monkeypatch, "liger-kernel")
+    assert baselines.names(spec) == (*OWN, "liger")
+    assert baselines.role(spec, "liger") == baselines.role(spec, "quack") == "rival"
+    assert baselines.role(spec, "compile") == "baseline"
+    assert baselines.identity(spec, "cuda") == {"role": "ours"}
+
+
+def test_one_that_is_asked_for_is_planned_whether_installed_or_not() -> None:
+    found = select.specs_of(["rms_norm"])
+    asked = select.groups(found, Filters(impls=("liger",), device="cpu"))
+    assert {g.impls for g in asked} == {("liger", CEILING)}
+    assert all("liger" not in g.impls for g in select.groups(found, Filters(device="cpu")))
+
+
+def test_what_was_measured_beside_another_version_is_measured_again(
+    spec: OpSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes = {select.row(spec).code}
+    for version in ("1.0", "1.1"):
+        monkeypatch.setattr(environment, "version", lambda name, it=version: it)
+        codes.add(select.row(spec).code)
+    assert len(codes) == 3
+
+
+def test_a_users_own_operator_of_the_same_name_has_none(spec: OpSpec) -> None:
+    own = replace(spec, cases=spec.cases[:1])
+    assert baselines.rivals_of(own) == {}
+    assert baselines.names(own, BOTH) == OWN
+
+
+def test_list_names_them_with_their_versions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installed(monkeypatch, "liger-kernel")
+    assert command(["list", "rms_norm"]) == 0
+    assert "liger (liger-kernel 9.1), quack (not installed)" in capsys.readouterr().out
+    assert command(["list", "rms_norm", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["rivals"] == {"liger": "liger-kernel 9.1", "quack": None}
+    assert "liger" in row["impls"]
+    assert "quack" not in row["impls"]
+
+
+def test_importing_the_lab_imports_no_rival() -> None:
+    code = (
+        "import sys, fuselab.worker.process, fuselab.commands.run; "
+        "sys.exit(any(name in sys.modules for name in ('liger_kernel', 'quack')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weight", ["same", "float32", "none"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", BOTH)
+def test_a_rival_computes_what_we_do(
+    name: str, dtype: torch.dtype, weight: str, spec: OpSpec
+) -> None:
+    rival = rivals.of("rms_norm")[name]
+    if rival.version is None:
+        pytest.skip(f"{rival.package} is not installed")
+    kind = {"same": dtype, "float32": torch.float32}.get(weight)
+    given = {
+        "x": torch.randn(5, 192, dtype=dtype, device="cuda"),
+        "weight": None if kind is None else torch.randn(192, dtype=kind, device="cuda"),
+        "eps": 1e-6,
+    }
+    fn = baselines.make(spec, name, "cuda")
+    dys = (torch.randn(5, 192, device="cuda").to(dtype),)
+    kept = dys[0].clone()
+    mine = accuracy.run(rms_norm, spec, given, "bwd", dys)
+    theirs = accuracy.run(fn, spec, given, "bwd", dys)
+    torch.testing.assert_close(fn(**given), rms_norm(**given))
+    torch.testing.assert_close(theirs, mine)
+    assert torch.equal(dys[0], kept)
