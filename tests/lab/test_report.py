@@ -194,6 +194,15 @@ def test_heat_map_accuracy_costs_and_proof(view):
     assert reasons[0] == ["norm", "torchscript", "unsupported", "torch refuses to script it", "4"]
 
 
+def test_the_proof_of_a_rival_names_its_version():
+    group = Group("norm", "4x32", "float32", "fwd", "contiguous", "cuda", ("liger",))
+    rival = ok(group, "liger", 3.0, role="rival", version="liger-kernel 9.1")
+    (record,) = records([rival])
+    assert record["version"] == "liger-kernel 9.1"
+    (line,) = build([record], [ENVIRONMENT]).proofs.rows
+    assert [value.text for value in line[:3]] == ["norm", "liger (liger-kernel 9.1)", "forward"]
+
+
 def test_charts_have_the_ceiling_and_the_peak(view):
     (chart,) = view.sections[0].charts
     assert [series.name for series in chart.series] == ["eager", "triton", "cuda"]

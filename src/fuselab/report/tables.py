@@ -194,7 +194,7 @@ def costs(rows: Sequence[Record]) -> Table:
 def proofs(rows: Sequence[Record]) -> Table:
     """Return what ran, one line for each distinct proof."""
     counted = ("launches", "copies", "graphs", "breaks", "recompiles")
-    keys = ("op", "impl", "direction", "dtype", "kernels", *counted)
+    keys = ("op", "impl", "direction", "dtype", "kernels", *counted, "version")
     counts = Counter(
         tuple(row[key] for key in keys) for row in rows if row["median_us"] is not None
     )
@@ -208,11 +208,12 @@ def proofs(rows: Sequence[Record]) -> Table:
         ),
         tuple(
             (
-                *(Value(str(text)) for text in key[:2]),
+                Value(key[0]),
+                Value(f"{key[1]} ({key[-1]})" if key[-1] else key[1]),
                 Value(DIRECTIONS.get(key[2], key[2])),
                 Value(key[3]),
                 Value(key[4] or UNKNOWN),
-                *(Value(number(value)) for value in key[5:]),
+                *(Value(number(value)) for value in key[5:-1]),
                 Value(str(count)),
             )
             for key, count in counts.items()
