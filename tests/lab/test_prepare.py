@@ -131,6 +131,12 @@ def test_on_a_gpu_triton_compiles_too() -> None:
     assert on_gpu == ("triton", "my_triton_2", "compile")
 
 
+def test_on_a_gpu_rivals_of_the_operator_compile_too() -> None:
+    wanted = replace(group("a", "eager", "liger", "quack", device="cuda:0"), op="rms_norm")
+    assert prepare._compiling(wanted, prepare.Marks()) == ("liger", "quack")
+    assert prepare._compiling(replace(wanted, device="cpu"), prepare.Marks()) == ()
+
+
 def test_what_was_prepared_is_not_prepared_again(
     log: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,7 @@ from time import monotonic
 
 from torch._inductor import config as inductor
 
-from fuselab import caches, environment
+from fuselab import caches, environment, rivals
 from fuselab.commands.progress import Steps
 from fuselab.model import Group
 from fuselab.runner import Cancelled, Worker, WorkerError
@@ -82,7 +82,8 @@ class Marks:
 def _compiling(group: Group, marks: Marks) -> tuple[str, ...]:
     """Return the implementations that compile when they are first called, as far as names tell."""
     on_gpu = group.device.startswith("cuda")
-    named = [n for n in group.impls if n == COMPILE or (on_gpu and TRITON in n)]
+    others = {rival.name for rival in rivals.of(group.op).values()}
+    named = [n for n in group.impls if n == COMPILE or (on_gpu and (TRITON in n or n in others))]
     return tuple(n for n in named if not marks.has(group, n))
 
 
