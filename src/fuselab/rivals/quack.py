@@ -24,13 +24,18 @@ def _bind_rms_norm(module: Any) -> Callable[..., Tensor]:
 
 
 def _limit_of_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
-    # Threads copy vectors of gcd(row, ...) elements: of one element where the row is odd.
+    # It copies in vectors that divide the row: single elements where that is odd. Version 0.6.5
+    # does not build then, and its compiler says so without the reason.
     if x.shape[-1] % 2 and x.element_size() < WORD_BYTES:
         return f"it copies words of {WORD_BYTES} bytes, a row of {x.shape[-1]} halves is not whole"
     return None
 
 
 RMS_NORM = Rival(
-    *("quack", "rms_norm", "quack-kernels", "quack.rmsnorm", _bind_rms_norm),
+    "quack",
+    "rms_norm",
+    "quack-kernels",
+    "quack.rmsnorm",
+    _bind_rms_norm,
     limit=_limit_of_rms_norm,
 )
