@@ -92,6 +92,7 @@ std::tuple<Tensor, Tensor> rms_norm_bwd(const Tensor& dy, const Tensor& x,
                view.stride,
                view.n,
                0,
+               0,
                weight_type(x, weight),
                current_stream(device.index)};
   const auto launch = [&](auto* t) {

@@ -12,6 +12,7 @@ namespace fuseline::rms_norm {
 
 constexpr int kWarp = 32;
 constexpr int kSmallBlock = 128;  // threads of a block that holds several rows
+constexpr int kOddBlock = 256;    // the same, where 16 bytes do not divide a row
 constexpr int kMaxBlock = 1024;
 constexpr unsigned kFullMask = 0xffffffffu;
 constexpr int kPacksAtOnce = 4;  // loads in flight of a thread that walks along a long row
@@ -105,6 +106,31 @@ __device__ __forceinline__ Pack<T, VEC> load(const T* p) {
 template <typename T, int VEC>
 __device__ __forceinline__ void store(T* p, const Pack<T, VEC>& pack) {
   *reinterpret_cast<Pack<T, VEC>*>(p) = pack;
+}
+
+// What stands for an absent weight.
+template <typename W, int VEC>
+__device__ __forceinline__ Pack<W, VEC> ones() {
+  Pack<W, VEC> p;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) p.v[v] = static_cast<W>(1.0f);
+  return p;
+}
+
+// sum / n, where inv_n is 1 / n rounded: one step of Newton's saves the slow division.
+template <typename S>
+__device__ __forceinline__ S mean_of(S sum, S n, S inv_n) {
+  const S mean = sum * inv_n;
+  return fma(fma(-mean, n, sum), inv_n, mean);
+}
+
+// 1 / sqrt(v) for rows of T; rounded correctly for fp32, whose results show each unit in the last
+// place.
+template <typename T>
+__device__ __forceinline__ Stat<T> inverse_sqrt(Stat<T> v) {
+  if constexpr (std::is_same_v<T, double>) return rsqrt(v);
+  if constexpr (std::is_same_v<T, float>) return __frsqrt_rn(v);
+  return rsqrtf(v);
 }
 
 // Sum over the `width` (a power of two, at most a warp) neighbouring lanes of one row.

@@ -3,7 +3,7 @@
 // Weight gradients are summed without atomics: registers -> one partial row a block -> finish.
 #pragma once
 
-#include "impl_cuda.cuh"
+#include "impl_cuda_rows.cuh"
 
 namespace fuseline::rms_norm {
 
@@ -21,146 +21,312 @@ struct BwdArgs {
   int64_t dy_stride;
   int64_t x_stride;
   int64_t n;
+  Stat<T> inv_n;
 };
+
+template <typename S, int VEC>
+__device__ __forceinline__ Values<S, VEC> times(Values<S, VEC> a, S b) {
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) a.v[v] *= b;
+  return a;
+}
+template <typename S, int VEC>
+__device__ __forceinline__ Values<S, VEC> times(Values<S, VEC> a, const Values<S, VEC>& b) {
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) a.v[v] *= b.v[v];
+  return a;
+}
 
 // g = dy * weight for one pack.
 template <typename S, typename W, int VEC>
 __device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight,
                                                    int64_t col) {
-  if (weight) {
-    const Values<S, VEC> w = unpack<S>(load<W, VEC>(weight + col));
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) dy.v[v] *= w.v[v];
-  }
-  return dy;
+  return weight ? times(dy, unpack<S>(load<W, VEC>(weight + col))) : dy;
 }
 
 // dx for one pack, given mean(g * xhat) of its row.
 template <typename T, typename S, int VEC>
-__device__ __forceinline__ Pack<T, VEC> gradient(const Values<S, VEC>& x, Values<S, VEC> g, S rstd,
-                                                 S mean) {
+__device__ __forceinline__ Pack<T, VEC> gradient(const Values<S, VEC>& xhat, Values<S, VEC> g,
+                                                 S rstd, S mean) {
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) g.v[v] = rstd * (g.v[v] - x.v[v] * rstd * mean);
+  for (int v = 0; v < VEC; ++v) g.v[v] = rstd * (g.v[v] - xhat.v[v] * mean);
   return pack<T>(g);
 }
 
-// How a block works on rows: VEC elements an access, ITEMS accesses a thread, rows of several warps
-// or of part of one.
-template <int VEC_, int ITEMS_, bool MULTI_WARP_, int MAX_THREADS_, int MIN_BLOCKS_>
+// How a block works on rows: ITEMS accesses of VEC elements a thread, rows of several warps or of
+// part of one. Shared memory holds STAGES rows, of which one is being worked on; with one stage the
+// next row takes the place of what has been read for the last time. KEEP holds a row in registers
+// between its two uses, else it is read from shared memory again.
+template <int VEC_, int ITEMS_, bool MULTI_WARP_, int MAX_THREADS_, int MIN_BLOCKS_, int STAGES_,
+          bool KEEP_>
 struct BwdShape {
-  static constexpr int VEC = VEC_, ITEMS = ITEMS_;
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_, STAGES = STAGES_;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool MULTI_WARP = MULTI_WARP_;
+  static constexpr bool MULTI_WARP = MULTI_WARP_, KEEP = KEEP_;
+  static_assert(STAGES > 1 || !KEEP, "what is kept leaves its place too early");
 };
 
-// Adds up the rows that a block held at once, warp by warp in shared memory, and writes the sum.
+// Rows that a thread adds to its part of dweight before it writes that part out; the parts are
+// added in fp64. A longer sum of like terms errs in one direction.
+constexpr int kRowsInTurn = 64;
+
+template <typename S, int VEC>
+__device__ __forceinline__ void store_sums(S* to, const S (&sums)[VEC]) {
+  Pack<S, VEC> p;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) p.v[v] = sums[v];
+  store<S, VEC>(to, p);
+}
+
+// Adds up what the warps of a block left in `sums`, one row of n each; all columns side by side.
+template <typename S>
+__device__ __forceinline__ void add_warps(const S* sums, S* partial, int n) {
+  __syncthreads();
+  for (int col = threadIdx.x; col < n; col += blockDim.x) {
+    S sum = 0;
+    for (int warp = 0; warp < blockDim.x / kWarp; ++warp) sum += sums[warp * n + col];
+    partial[col] = sum;
+  }
+}
+
+// Adds up the rows that a block of rows of at most a warp held at once, and writes the sum.
 template <typename T, typename Shape>
-__device__ __forceinline__ void write_partial(Stat<T> (&acc)[Shape::ITEMS][Shape::VEC],
-                                              Stat<T>* partial, int n, int row_threads) {
-  using S = Stat<T>;
+__device__ __forceinline__ void write_warps(Stat<T> (&acc)[Shape::ITEMS][Shape::VEC], Stat<T>* sums,
+                                            Stat<T>* partial, int n, int row_threads) {
   constexpr int VEC = Shape::VEC;
-  extern __shared__ __align__(16) unsigned char shared[];
-  S* sums = reinterpret_cast<S*>(shared);
-  const int first = threadIdx.x % row_threads * VEC, step = row_threads * VEC;
-  const bool one_row = row_threads == blockDim.x;
-  if constexpr (!Shape::MULTI_WARP) {
-    for (int offset = kWarp / 2; offset >= row_threads; offset /= 2) {
+  const int lane = threadIdx.x % row_threads;
+  const int warp = threadIdx.x / kWarp;
+  for (int offset = kWarp / 2; offset >= row_threads; offset /= 2) {
 #pragma unroll
-      for (int i = 0; i < Shape::ITEMS; ++i) {
+    for (int i = 0; i < Shape::ITEMS; ++i) {
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) acc[i][v] += __shfl_xor_sync(kFullMask, acc[i][v], offset);
-      }
+      for (int v = 0; v < VEC; ++v) acc[i][v] += __shfl_xor_sync(kFullMask, acc[i][v], offset);
     }
   }
-  const int turn_threads = Shape::MULTI_WARP ? row_threads : kWarp;
-  const int turns = one_row ? 1 : blockDim.x / turn_threads;
-  for (int turn = 0; turn < turns; ++turn) {
-    if (threadIdx.x / turn_threads == turn &&
-        (Shape::MULTI_WARP || threadIdx.x % kWarp < row_threads)) {
+  if (threadIdx.x % kWarp < row_threads) {
 #pragma unroll
-      for (int i = 0; i < Shape::ITEMS; ++i) {
-        const int col = first + i * step;
-#pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          if (col >= n) continue;
-          if (one_row) {
-            partial[col + v] = acc[i][v];
-          } else {
-            sums[col + v] = turn ? sums[col + v] + acc[i][v] : acc[i][v];
-          }
-        }
-      }
+    for (int i = 0; i < Shape::ITEMS; ++i) {
+      const int col = (i * row_threads + lane) * VEC;
+      if (col < n) store_sums(sums + warp * n + col, acc[i]);
     }
-    if (!one_row) __syncthreads();
   }
-  if (one_row) return;
-  for (int col = threadIdx.x; col < n; col += blockDim.x) partial[col] = sums[col];
+  add_warps(sums, partial, n);
 }
 
 // Owns rows blockIdx, blockIdx + gridDim, ... (times the rows a block holds at once) and, for
-// them, all columns; reads x and dy once from memory; writes dx and one partial row of dweight.
-// Needs n <= row_threads * ITEMS * VEC.
+// them, all columns; reads x and dy once from memory, rows ahead of need; writes dx and, every
+// kRowsInTurn rows, a partial row of dweight. Each thread copies the packs that it reads, so the
+// pipeline needs no barrier. Needs n <= row_threads * ITEMS * VEC.
 template <typename T, typename W, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_kernel(BwdArgs<T, W> a, int row_threads) {
+    bwd_kernel(const __grid_constant__ BwdArgs<T, W> a, int log_row_threads, int room) {
   using S = Stat<T>;
-  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
+  constexpr bool MULTI_WARP = Shape::MULTI_WARP, KEEP = Shape::KEEP;
+  extern __shared__ __align__(16) unsigned char shared[];
   __shared__ S scratch[2][kWarp];
-  const int lane = threadIdx.x % row_threads;
-  const int group = threadIdx.x / row_threads;
-  const int groups = blockDim.x / row_threads;
+  const int row_threads = MULTI_WARP ? blockDim.x : 1 << log_row_threads;
+  const int groups = MULTI_WARP ? 1 : blockDim.x >> log_row_threads;
+  const int lane = MULTI_WARP ? threadIdx.x : threadIdx.x & (row_threads - 1);
+  const int group = MULTI_WARP ? 0 : threadIdx.x >> log_row_threads;
+  const int n = static_cast<int>(a.n), first = lane * VEC, step = row_threads * VEC;
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * groups;
-  const int first = lane * VEC, step = row_threads * VEC;
-  const int n = static_cast<int>(a.n);
-  const S inv_n = S(1) / static_cast<S>(n);
+  // The rooms of a group: x and dy of each stage.
+  unsigned char* const rooms = shared + group * (STAGES * 2 * room);
 
-  S acc[ITEMS][VEC] = {};
-  // All groups of a block run the same number of rounds: sums need every lane.
-  int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
-  int parity = 0;
-  for (int64_t base = static_cast<int64_t>(blockIdx.x) * groups; base < a.rows;
-       base += row_step, row += row_step, parity ^= 1) {
-    const bool active = row < a.rows;
-    const S rstd = active ? a.rstd[row] : S(0);
-    Pack<T, VEC> x_packs[ITEMS], dy_packs[ITEMS];
+  int64_t ahead = static_cast<int64_t>(blockIdx.x) * groups + group;  // the next row to copy
+  const T* x_ahead = a.x + ahead * a.x_stride;
+  const T* dy_ahead = a.dy + ahead * a.dy_stride;
+  int place_ahead = 0;
+  const auto copy_item = [&](int i) {
+    const int col = first + i * step;
+    if (ahead >= a.rows || col >= n) return;
+    copy16(rooms + place_ahead + col * sizeof(T), x_ahead + col);
+    copy16(rooms + place_ahead + room + col * sizeof(T), dy_ahead + col);
+  };
+  const auto next_row = [&] {
+    end_batch();
+    ahead += row_step, x_ahead += row_step * a.x_stride, dy_ahead += row_step * a.dy_stride;
+    place_ahead = place_ahead + 2 * room == STAGES * 2 * room ? 0 : place_ahead + 2 * room;
+  };
+  const auto copy_row = [&] {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const int col = first + i * step;
-      if (active && col < n) {
-        x_packs[i] = load<T, VEC>(a.x + row * a.x_stride + col);
-        dy_packs[i] = load<T, VEC>(a.dy + row * a.dy_stride + col);
-      }
-    }
+    for (int i = 0; i < ITEMS; ++i) copy_item(i);
+    next_row();
+  };
+#pragma unroll
+  for (int s = 0; s < max(STAGES - 1, 1); ++s) copy_row();
+
+  Pack<W, VEC> weights[ITEMS];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int col = first + i * step;
+    weights[i] = col < n && a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
+  }
+  S acc[ITEMS][VEC] = {};
+  int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
+  int64_t part = blockIdx.x;
+  S rstd_ahead = row < a.rows ? a.rstd[row] : S(0);
+  int place = 0, turn = 0;
+  // All groups of a block run the same number of rounds: sums need every lane.
+  for (int64_t base = static_cast<int64_t>(blockIdx.x) * groups; base < a.rows;
+       base += row_step, row += row_step) {
+    const bool active = MULTI_WARP || row < a.rows;
+    const S rstd = rstd_ahead;
+    if (row + row_step < a.rows) rstd_ahead = a.rstd[row + row_step];
+    const T* const x = reinterpret_cast<const T*>(rooms + place);
+    const T* const dy = reinterpret_cast<const T*>(rooms + place + room);
+    if constexpr (STAGES > 1) copy_row();
+    wait_for_batch<STAGES - 1>();
+    place = place + 2 * room == STAGES * 2 * room ? 0 : place + 2 * room;
+
+    Values<S, VEC> xhat[KEEP ? ITEMS : 1], g[KEEP ? ITEMS : 1];
     S dot = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      const int col = first + i * step;
-      if (active && col < n) {
-        const Values<S, VEC> x = unpack<S>(x_packs[i]), dy = unpack<S>(dy_packs[i]);
-        const Values<S, VEC> g = weighted<S, W, VEC>(dy, a.weight, col);
+      const int col = first + i * step, k = KEEP ? i : 0;
+      if (!active || col >= n) continue;
+      xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
+      const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy + col));
+      g[k] = times(d, unpack<S>(weights[i]));
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          const S xhat = x.v[v] * rstd;
-          dot += g.v[v] * xhat;
-          acc[i][v] += dy.v[v] * xhat;
-        }
+      for (int v = 0; v < VEC; ++v) {
+        acc[i][v] += d.v[v] * xhat[k].v[v];
+        dot += g[k].v[v] * xhat[k].v[v];
       }
     }
-    const S mean = row_sum<Shape::MULTI_WARP>(dot, row_threads, scratch[parity]) * inv_n;
-    if (active && a.dx) {
+    S mean = 0;
+    if (a.dx) mean = row_sum<MULTI_WARP>(dot, row_threads, scratch[turn & 1]) * a.inv_n;
+    T* const dx = a.dx + row * a.n;
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        const int col = first + i * step;
-        if (col < n) {
-          const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(dy_packs[i]), a.weight, col);
-          store<T, VEC>(a.dx + row * a.n + col, gradient<T>(unpack<S>(x_packs[i]), g, rstd, mean));
+    for (int i = 0; i < ITEMS; ++i) {
+      const int col = first + i * step, k = KEEP ? i : 0;
+      if (active && col < n && a.dx) {
+        if constexpr (!KEEP) {
+          xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
+          g[k] = times(unpack<S>(load<T, VEC>(dy + col)), unpack<S>(weights[i]));
         }
+        store<T, VEC>(dx + col, gradient<T>(xhat[k], g[k], rstd, mean));
+      }
+      if constexpr (STAGES == 1) copy_item(i);
+    }
+    if constexpr (STAGES == 1) next_row();
+    ++turn;
+    if constexpr (MULTI_WARP) {
+      if (a.partial && (turn % kRowsInTurn == 0 || base + row_step >= a.rows)) {
+#pragma unroll
+        for (int i = 0; i < ITEMS; ++i) {
+          const int col = first + i * step;
+          if (col < n) store_sums(a.partial + part * a.n + col, acc[i]);
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) acc[i][v] = 0;
+        }
+        part += gridDim.x;
       }
     }
   }
-  if (a.partial)
-    write_partial<T, Shape>(acc, a.partial + static_cast<int64_t>(blockIdx.x) * a.n, n,
-                            row_threads);
+  if constexpr (!MULTI_WARP) {
+    if (!a.partial) return;
+    wait_for_batch<0>();
+    __syncthreads();
+    write_warps<T, Shape>(acc, reinterpret_cast<S*>(shared), a.partial + part * a.n, n,
+                          row_threads);
+  }
+}
+
+// Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
+// of as many rows as the block has warps (or of one, if ROW_IS_BLOCK) and all columns of them: a
+// thread has lane, lane + row_threads, .... Reads x and dy once from memory, a tile ahead of need;
+// writes dx by element and partial rows of dweight as bwd_kernel does.
+template <typename T, typename W, typename Shape>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W> a, int room) {
+  using S = Stat<T>;
+  constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
+  constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP;
+  extern __shared__ __align__(16) unsigned char rooms[];
+  __shared__ S scratch[2][kWarp];
+  __shared__ Arrival arrivals[STAGES];
+  const int row_threads = ROW_IS_BLOCK ? blockDim.x : kWarp;
+  const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
+  const int tile = blockDim.x / row_threads, n = static_cast<int>(a.n);
+  const Tiles<T> xs{a.x, a.rows, a.x_stride, n}, dys{a.dy, a.rows, a.dy_stride, n};
+  const int64_t step = static_cast<int64_t>(gridDim.x) * tile;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * tile, ahead = first;
+
+  const auto bring = [&](int stage) {
+    if (ahead < a.rows) {
+      const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
+      xs.bring(rooms + 2 * stage * room, ahead, count, arrivals[stage]);
+      dys.bring(rooms + (2 * stage + 1) * room, ahead, count, arrivals[stage]);
+    }
+    ahead += step;
+  };
+  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(2);
+  __syncthreads();
+  for (int stage = 0; stage < STAGES; ++stage) bring(stage);
+  S weights[ITEMS], acc[ITEMS] = {};
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int col = i * row_threads + lane;
+    weights[i] = col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) : S(1);
+  }
+  __syncthreads();
+
+  int64_t part = blockIdx.x;
+  S rstd_ahead = first + group < a.rows ? a.rstd[first + group] : S(0);
+  int stage = 0, turn = 0;
+  unsigned parity = 0;
+  for (; first < a.rows; first += step) {
+    const int64_t row = first + group;
+    const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
+    const S rstd = rstd_ahead;
+    if (row + step < a.rows) rstd_ahead = a.rstd[row + step];
+    arrivals[stage].wait(parity);
+    const T* x = xs.place(rooms + 2 * stage * room, first) + group * n + lane;
+    const T* dy = dys.place(rooms + (2 * stage + 1) * room, first) + group * n + lane;
+    S xhat[ITEMS], g[ITEMS], dot = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const int col = i * row_threads;
+      xhat[i] = col < cols ? to_stat(x[col]) * rstd : S(0);
+      g[i] = col < cols ? to_stat(dy[col]) : S(0);
+      acc[i] += g[i] * xhat[i];
+      g[i] *= weights[i];
+      dot += g[i] * xhat[i];
+    }
+    const S mean = row_sum<ROW_IS_BLOCK>(dot, row_threads, scratch[turn & 1]) * a.inv_n;
+    if constexpr (!ROW_IS_BLOCK) __syncthreads();
+    bring(stage);  // all have read this tile
+    if (a.dx) {
+      T* const dx = a.dx + row * a.n + lane;
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const int col = i * row_threads;
+        if (col < cols) dx[col] = round_to<T, S>(rstd * (g[i] - xhat[i] * mean));
+      }
+    }
+    stage ^= 1;
+    parity ^= stage == 0;
+    if (ROW_IS_BLOCK && a.partial && (++turn % kRowsInTurn == 0 || first + step >= a.rows)) {
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const int col = i * row_threads + lane;
+        if (col < n) a.partial[part * a.n + col] = acc[i];
+        acc[i] = 0;
+      }
+      part += gridDim.x;
+    }
+  }
+  if (ROW_IS_BLOCK || !a.partial) return;
+  S* const sums = reinterpret_cast<S*>(rooms);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int col = i * row_threads + lane;
+    if (col < n) sums[group * n + col] = acc[i];
+  }
+  add_warps(sums, a.partial + part * a.n, n);
 }
 
 // Owns one row of any length; reads x and dy twice; writes dx. Sums as fwd_long_kernel does.
@@ -194,8 +360,8 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W>
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
     const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
-    store<T, VEC>(a.dx + row * a.n + col,
-                  gradient<T>(unpack<S>(load<T, VEC>(x + col)), g, rstd, mean));
+    const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + col)), rstd);
+    store<T, VEC>(a.dx + row * a.n + col, gradient<T>(xhat, g, rstd, mean));
   }
 }
 
@@ -227,24 +393,33 @@ __global__ void bwd_long_dweight_kernel(BwdArgs<T, W> a) {
   for (int v = 0; v < VEC; ++v) a.partial[blockIdx.y * a.n + col + v] = static_cast<S>(total[v]);
 }
 
-// Owns a warp's width of columns, blockDim.y threads each; reads all partial rows in a fixed
-// order; writes dweight, rounded once. Adds in fp64: in fp32 these few sums of large numbers cost
-// more accuracy than the many before them.
-template <typename S, typename W>
-__global__ void bwd_finish_kernel(const S* partial, int64_t parts, int64_t n, W* dweight) {
-  __shared__ double sums[kWarp][kWarp];
-  const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
+// Owns a warp's width of columns; reads all partial rows in a fixed order, warps side by side;
+// writes dweight, rounded once. Adds in fp64: in fp32 these few sums of large numbers cost more
+// accuracy than the many before them.
+template <typename S, typename W, int WARPS>
+__global__ void __launch_bounds__(WARPS* kWarp)
+    bwd_finish_kernel(const S* partial, int parts, int64_t n, W* dweight) {
+  __shared__ double sums[WARPS][kWarp + 1];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarp;
+  constexpr int kAtOnce = 8;
   double sum = 0;
-  if (col < n) {
-#pragma unroll 4
-    for (int64_t part = threadIdx.y; part < parts; part += blockDim.y)
-      sum += partial[part * n + col];
+  for (int start = warp; start < parts; start += kAtOnce * WARPS) {
+    S loaded[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int part = start + i * WARPS;
+      loaded[i] = part < parts && first + lane < n ? partial[part * n + first + lane] : S(0);
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) sum += loaded[i];
   }
-  sums[threadIdx.y][threadIdx.x] = sum;
+  sums[warp][lane] = sum;
   __syncthreads();
-  if (threadIdx.y == 0 && col < n) {
-    for (int y = 1; y < blockDim.y; ++y) sum += sums[y][threadIdx.x];
-    dweight[col] = round_to<W, double>(sum);
+#pragma unroll
+  for (int col = warp; col < kWarp; col += WARPS) {
+    const double total = lanes_sum(lane < WARPS ? sums[lane][col] : 0.0, kWarp);
+    if (lane == 0 && first + col < n) dweight[first + col] = round_to<W, double>(total);
   }
 }
 

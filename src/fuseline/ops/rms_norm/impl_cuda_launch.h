@@ -35,6 +35,7 @@ struct BwdProblem {
   int64_t dy_stride;
   int64_t x_stride;
   int64_t n;
+  int64_t blocks;
   int64_t parts;
   WeightType weight_type;
   cudaStream_t stream;
@@ -47,8 +48,9 @@ cudaError_t launch_fwd(const FwdProblem& p);
 template <typename T>
 cudaError_t launch_bwd(const BwdProblem& p);
 
-// Rows of the partial buffer that launch_bwd needs: a bound that depends on the shape and the GPU.
+// Sets p.blocks and returns the rows of the partial buffer that launch_bwd needs, which depend on
+// the shape and the GPU.
 template <typename T>
-int64_t bwd_parts(const BwdProblem& p, int sm_count);
+int64_t bwd_parts(BwdProblem& p, int sm_count);
 
 }  // namespace fuseline::rms_norm

@@ -1,0 +1,129 @@
+// Asynchronous copies from memory to shared memory.
+#pragma once
+
+#include "impl_cuda.cuh"
+
+namespace fuseline::rms_norm {
+
+// Copies 16 bytes to shared memory without waiting for them; GPUs before sm_80 wait.
+__device__ __forceinline__ void copy16(void* to, const void* from) {
+#if __CUDA_ARCH__ >= 800
+  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+#else
+  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
+#endif
+}
+
+// Ends a batch of this thread's copies.
+__device__ __forceinline__ void end_batch() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+// Waits until at most `LATER` of this thread's batches are on their way.
+template <int LATER>
+__device__ __forceinline__ void wait_for_batch() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+#endif
+}
+
+// Bytes of shared memory that hold `elements` from any address on.
+template <typename T>
+constexpr int room_for(int64_t elements) {
+  return static_cast<int>((elements * sizeof(T) + 15) / 16 * 16 + 16);
+}
+
+// A barrier that bulk copies report to. Before sm_90 tiles come by ordinary loads and nobody waits.
+struct Arrival {
+  uint64_t state;
+
+  __device__ static unsigned address(const void* p) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+  }
+  __device__ void init(int copies) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(&state)), "r"(copies));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+  }
+  // Starts one of the copies; 16 divides addresses and bytes.
+  __device__ void copy(void* to, const void* from, unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+    // What was read from this room through the other proxy was read before.
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state)),
+                 "r"(bytes)
+                 : "memory");
+    if (bytes == 0) return;
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(address(to)),
+        "l"(from), "r"(bytes), "r"(address(&state))
+        : "memory");
+#endif
+  }
+  __device__ void wait(unsigned parity) const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again_%=:\nmbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again_%=;\n}" ::"r"(address(&state)),
+        "r"(parity)
+        : "memory");
+#endif
+  }
+};
+
+// Rows of a tensor that 16 bytes need not divide, taken a tile of neighbouring rows at a time.
+template <typename T>
+struct Tiles {
+  const T* begin;
+  int64_t rows, stride;
+  int n;
+
+  // Where a tile begins in its room: as far behind a multiple of 16 bytes as in memory.
+  __device__ T* place(unsigned char* room, int64_t first) const {
+    const auto address = reinterpret_cast<uintptr_t>(begin + first * stride);
+    return reinterpret_cast<T*>(room + (stride == n ? address % 16 : 0));
+  }
+
+  // Begins to bring rows first ... first + count; all threads of the block call. The tile is there
+  // when they have synchronised and then waited for `arrival`.
+  __device__ void bring(unsigned char* room, int64_t first, int count, Arrival& arrival) const {
+    T* const to = place(room, first);
+    const T* const from = begin + first * stride;
+#if __CUDA_ARCH__ >= 900
+    if (stride == n) {
+      // Whole packs, those at the edges with what lies beside the tile, but not beside the tensor.
+      const auto start = reinterpret_cast<uintptr_t>(from), all = start + count * n * sizeof(T);
+      uintptr_t low = start / 16 * 16, high = (all + 15) / 16 * 16;
+      if (low < reinterpret_cast<uintptr_t>(begin)) low += 16;
+      if (high > reinterpret_cast<uintptr_t>(begin + rows * n)) high -= 16;
+      if (high < low) high = low;
+      if (threadIdx.x == 0) {
+        arrival.copy(room + (low - start / 16 * 16), reinterpret_cast<const void*>(low),
+                     static_cast<unsigned>(high - low));
+      }
+      // What lies before and behind those packs, by element.
+      const int i = threadIdx.x, elements = count * n;
+      const auto at = [&](int element) { return start + element * sizeof(T); };
+      if (low > start && at(i) < min(low, all)) to[i] = from[i];
+      if (high < all && elements - 1 - i >= 0 && at(elements - 1 - i) >= high) {
+        to[elements - 1 - i] = from[elements - 1 - i];
+      }
+      return;
+    }
+    if (threadIdx.x == 0) arrival.copy(nullptr, nullptr, 0);
+#endif
+    for (int row = 0; row < count; ++row) {
+      for (int col = threadIdx.x; col < n; col += blockDim.x) {
+        to[row * n + col] = from[row * stride + col];
+      }
+    }
+  }
+};
+
+}  // namespace fuseline::rms_norm
