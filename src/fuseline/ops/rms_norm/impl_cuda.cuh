@@ -117,11 +117,13 @@ __device__ __forceinline__ Pack<W, VEC> ones() {
   return p;
 }
 
-// sum / n, where inv_n is 1 / n rounded: one step of Newton's saves the slow division.
+// sum / n, where inv_n is 1 / n rounded: one step of Newton's, which saves the slow division but
+// would make NaN of Inf.
 template <typename S>
 __device__ __forceinline__ S mean_of(S sum, S n, S inv_n) {
   const S mean = sum * inv_n;
-  return fma(fma(-mean, n, sum), inv_n, mean);
+  const S better = fma(fma(-mean, n, sum), inv_n, mean);
+  return isfinite(mean) ? better : mean;
 }
 
 // 1 / sqrt(v) for rows of T; rounded correctly for fp32, whose results show each unit in the last
