@@ -1,0 +1,1 @@
+"""Device maths that at least two operators use."""
