@@ -1,1 +1,1 @@
-"""Device maths that at least two operators use."""
+"""What at least two operators use inside their kernels, or around them."""
