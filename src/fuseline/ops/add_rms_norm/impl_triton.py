@@ -223,8 +223,8 @@ def _dx_long_kernel(
         tl.store(dx_ptr + row * width + cols, dx.to(dx_ptr.dtype.element_ty), mask)
 
 
-# By bytes of an element; a longer row is read in blocks. Taken over from rms_norm, one tile longer
-# rows in blocks where the second stream would spill; not measured on a GPU yet.
+# By bytes of an element; a longer row is read in blocks. rms_norm's, with fewer elements a thread
+# where two inputs take more registers; not measured on a GPU yet.
 _FWD_TILES = {
     2: (Tile(2048, 2048, 4), Tile(4096, 8192, 16), Tile(8192, 16384, 16), Tile(16384, 16384, 16),
         Tile(32768, 32768, 32)),
