@@ -146,9 +146,7 @@ def test_only_what_is_asked_for_is_computed(device: str) -> None:
 
 
 @pytest.mark.parametrize("weighted", [True, False])
-@pytest.mark.parametrize(
-    "layout", ["contiguous", "transposed", "expanded", "empty", "one_dimension"]
-)
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded", "empty", "one_row"])
 def test_opcheck(layout: str, weighted: bool) -> None:
     x = {
         "contiguous": torch.randn(4, 6, 32),
@@ -236,12 +234,12 @@ def test_a_graph_of_the_gradient_goes_on_through_the_sum(use: Any) -> None:
 
 def test_transforms_agree_with_torch() -> None:
     x, residual, weight = (t.detach() for t in _leaves(4, 7))
-    tangent = torch.randn_like(x)
+    tangent, pair = torch.randn_like(x), torch.stack([x, residual], 1)
     for transform in (
         lambda f: torch.func.jvp(lambda t: f(t, residual, weight, 1e-5), (x,), (tangent,)),
         lambda f: torch.func.grad(lambda t: f(x, t, weight, 1e-5)[0].square().sum())(residual),
         lambda f: torch.func.vmap(lambda t: f(t, residual[0], weight, 1e-5))(x),
-        lambda f: torch.func.vmap(lambda t: f(x, t, weight, 1e-5), 1)(torch.stack([x, residual], 1)),
+        lambda f: torch.func.vmap(lambda t: f(x, t, weight, 1e-5), 1)(pair),
         lambda f: torch.func.vmap(lambda w: f(x, residual, w, 1e-5))(weight.expand(3, 7) * 2),
         lambda f: torch.func.vmap(torch.func.grad(lambda t: f(t, t, weight, 1e-5)[1].sum()))(x),
         lambda f: torch.func.jacrev(lambda t: f(t, residual[0], weight, 1e-5))(x[0]),
