@@ -17,7 +17,7 @@ from fuseline.primitives.triton.rms import (
     divide,
     dweight_long_grid,
     finish_dweight,
-    float64,
+    float64_of,
     in_range,
     inverse_sqrt,
     second_look,
@@ -47,7 +47,7 @@ def _fwd_kernel(
     """Owns ROWS whole rows: reads x, the residual and the weight once, writes h, y and rstd."""
     dtype: tl.constexpr = h_ptr.dtype.element_ty
     acc: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
-    eps = float64(eps_high, eps_low)
+    eps = float64_of(eps_high, eps_low)
     width = n_cols // VEC * VEC
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     cols = tl.arange(0, BLOCK)
@@ -93,7 +93,7 @@ def _fwd_long_kernel(
     """
     dtype: tl.constexpr = h_ptr.dtype.element_ty
     acc: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
-    eps = float64(eps_high, eps_low)
+    eps = float64_of(eps_high, eps_low)
     width = n_cols // VEC * VEC
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)

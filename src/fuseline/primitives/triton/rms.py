@@ -24,7 +24,7 @@ _FINISH = {"ROWS": 256, "BLOCK": 16, "num_warps": 8}
 
 
 @triton.jit
-def float64(high, low):
+def float64_of(high, low):
     """A double from the two halves of its bits: Triton would round a Python float to fp32."""
     bits = (tl.cast(high, tl.int64) << 32) | (tl.cast(low, tl.int64) & 0xFFFFFFFF)
     return tl.cast(bits, tl.float64, bitcast=True)
