@@ -6,6 +6,8 @@ truncates where the hardware rounds, and the sum is rounded first of all.
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 
@@ -28,11 +30,12 @@ pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
     ],
     ids=str,
 )
-def test_the_checkers_questions(dtype, case):
+def test_the_checkers_questions(dtype, case, monkeypatch):
+    # The interpreter is not made for several threads: it may end the process.
+    questions = importlib.import_module("fuseline.testing.check").ON_SMALL_CASES
+    monkeypatch.delitem(questions, "threads")
     report = check(SPEC, ["triton"], dtypes=[dtype], cases=[case], level="quick")
-    # The interpreter itself is not made for several threads.
-    wrong = [f for f in report.findings if not f.ok and f.check != "threads"]
-    assert not wrong, wrong
+    assert report.ok, str(report)
 
 
 def _both_ways(x, residual, weight, eps, incoming):
