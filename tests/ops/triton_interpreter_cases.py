@@ -8,7 +8,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from triton.runtime import interpreter
 
 import fuseline
 from fuseline.ops.rms_norm.impl_triton import bwd, fwd
@@ -22,16 +21,7 @@ FWD_ULP = {torch.float64: 8, torch.float32: 2, torch.float16: 0.51, torch.bfloat
 BWD_EPS = {torch.float64: 8, torch.float32: 8, torch.float16: 1, torch.bfloat16: 2}
 
 
-@pytest.fixture(autouse=True)
-def loop_bounds_under_numpy_2_4(monkeypatch):
-    """triton 3.6 calls int() on arrays of one element, which numpy 2.4 refuses (triton #9171)."""
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch(tensor, scope):
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
 
 
 def exact(t: torch.Tensor) -> np.ndarray:
