@@ -8,14 +8,13 @@ launches (a profiler's hooks), the launch is `kernel[grid]`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from triton import knobs
 
 Grid = tuple[int, ...]
-Run = Callable[[Grid, int, tuple[Any, ...]], None]
 
 # Read, not run in all: 3.6.0, 3.7.0 and 3.9.0 (torch 2.10 to 2.15).
 FIRST, LAST = (3, 6), (3, 9)
@@ -26,7 +25,22 @@ _HOOKS: Any = knobs.runtime
 _current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
 _current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 
-_kept: dict[tuple[Any, ...], Run] = {}
+
+class Code(NamedTuple):
+    """A compiled kernel as the C function takes it: call(x, y, z, stream, *head, arguments).
+
+    nested   whether the arguments are one tuple (Triton 3.7) or arguments of the call (3.6)
+    held     what must live as long: Triton 3.9 unloads code that nobody holds
+    """
+
+    call: Callable[..., None]
+    head: tuple[Any, ...]
+    constants: tuple[int, ...]
+    nested: bool
+    held: tuple[Any, ...]
+
+
+_kept: dict[tuple[Any, ...], Code] = {}
 
 
 def launch(kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, int]) -> None:
@@ -40,17 +54,21 @@ def launch(kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, in
     elif index != _current_device():
         with torch.cuda.device(index):
             launch(kernel, grid, args, meta)
-    elif not _unheard(kernel):
+    elif _heard(kernel):
         kernel[grid](*args, **meta)
     else:
         key = _key(kernel, index, args, meta)
-        run = _kept.get(key)
-        if run is not None:
-            run(_three(grid), _current_stream(index), _pointers(args))
+        code = _kept.get(key)
+        if code is not None:
+            # An address is taken as it is; of a tensor the driver is asked where it lies.
+            plain = (a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)
+            given = (*plain, *code.constants)
+            arguments = (given,) if code.nested else given
+            code.call(*_three(grid), _current_stream(index), *code.head, *arguments)
         else:
-            run = _direct(kernel, kernel[grid](*args, **meta), len(args), meta)
-            if run is not None:
-                _kept[key] = run
+            code = _code(kernel, kernel[grid](*args, **meta), len(args), meta)
+            if code is not None:
+                _kept[key] = code
 
 
 def ready(
@@ -62,30 +80,33 @@ def ready(
     None for None; False means that it did not launch, and `launch` must.
     """
     index = args[0].get_device()
-    found = _kept.get(_key(kernel, index, args, meta)) if index >= 0 else None
+    code = _kept.get(_key(kernel, index, args, meta)) if index >= 0 else None
     tensors = [a for a in args if isinstance(a, torch.Tensor)]
-    if found is None or any(a.data_ptr() % _ALIGNED for a in tensors):
+    if code is None or any(a.data_ptr() % _ALIGNED for a in tensors):
         return None
-    run, three = found, _three(grid)
-    rest = tuple(a for a in args if isinstance(a, int))
+    # All in one function, on its own variables: each call and look-up less is a hundredth of it.
+    three = _three(grid)
+    call, head, constants, nested, _ = code
+    rest = (*(a for a in args if isinstance(a, int)), *constants)
 
     def again(*pointers: int | None) -> bool:
-        if index != _current_device() or not _unheard(kernel):
+        if index != _current_device() or _heard(kernel):
             return False
-        run(three, _current_stream(index), pointers + rest)
+        given = pointers + rest
+        call(*three, _current_stream(index), *head, *((given,) if nested else given))
         return True
 
     return again
 
 
-def _unheard(kernel: Any) -> bool:
-    """Say whether no hook wants to know of the launch."""
+def _heard(kernel: Any) -> bool:
+    """Say whether a hook wants to know of the launch."""
     try:
-        return not (
+        return bool(
             _HOOKS.launch_enter_hook.calls or _HOOKS.launch_exit_hook.calls or kernel.pre_run_hooks
         )
     except AttributeError:  # a hook in the place of the chains, or no JITFunction
-        return False
+        return True
 
 
 def _key(
@@ -101,11 +122,6 @@ def _kind(a: Any) -> Any:
     return None if a is None else -_INT32 <= a < _INT32
 
 
-def _pointers(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    # An address is taken as it is; of a tensor the driver is asked where it lies.
-    return tuple(a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)
-
-
 def _three(grid: Grid) -> Grid:
     return (*grid, 1, 1)[:3]
 
@@ -114,8 +130,8 @@ def _known_version() -> bool:
     return FIRST <= tuple(map(int, triton.__version__.split(".")[:2])) <= LAST
 
 
-def _direct(kernel: Any, compiled: Any, count: int, meta: Mapping[str, int]) -> Run | None:
-    """Return what launches a compiled kernel, or None where it is not as we know it.
+def _code(kernel: Any, compiled: Any, count: int, meta: Mapping[str, int]) -> Code | None:
+    """Return a compiled kernel for direct calls, or None where it is not as we know it.
 
     count: its arguments that are not constants.
     """
@@ -126,21 +142,13 @@ def _direct(kernel: Any, compiled: Any, count: int, meta: Mapping[str, int]) -> 
         return None
     if launcher.global_scratch_size or launcher.profile_scratch_size:
         return None
-    # The run's own reference to the code: Triton 3.9 unloads what nobody holds.
-    function, call, held = compiled.function, launcher.launch, (kernel, compiled)
-    how = (launcher.launch_cooperative_grid, launcher.launch_pdl)
-    constants = tuple(meta[name] for name in kernel.arg_names[count:])
+    how = (compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl)
+    packed, scratch = compiled.packed_metadata, (None, None)
     nobody = (None, None, None)  # launch_metadata and the two hooks
-    if hasattr(launcher, "arg_annotations"):  # from 3.7 on
-        head = (function, *how, compiled.packed_metadata, *nobody, None, None)
+    nested = hasattr(launcher, "arg_annotations")
+    head: tuple[Any, ...] = (*how, *scratch, packed, *nobody)
+    if nested:
         signature = (launcher.arg_annotations, launcher.kernel_signature)
-
-        def run(grid: Grid, stream: int, args: tuple[Any, ...], _: Any = held) -> None:
-            call(*grid, stream, *head, *signature, args + constants)
-    else:
-        head = (function, *how, None, None, compiled.packed_metadata, *nobody)
-
-        def run(grid: Grid, stream: int, args: tuple[Any, ...], _: Any = held) -> None:
-            call(*grid, stream, *head, *args, *constants)
-
-    return run
+        head = (*how, packed, *nobody, *scratch, *signature)
+    constants = tuple(meta[name] for name in kernel.arg_names[count:])
+    return Code(launcher.launch, head, constants, nested, (kernel, compiled))
