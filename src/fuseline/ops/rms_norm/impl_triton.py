@@ -329,6 +329,52 @@ def table(device: torch.device) -> Table:
     return find("rms_norm", TUNED, name)
 
 
+# A row in registers may be this many elements long, by direction and bytes of an element.
+_WHOLE = {"fwd": {2: 32768, 4: 32768, 8: 16384}, "bwd": {2: 16384, 4: 16384, 8: 4096}}
+_SHARED_BYTES = 227 << 10  # of an SM, Hopper's; on a smaller GPU what does not fit is left out
+_WARPS_PER_SM = 64
+
+
+def candidates(direction: str, element_size: int, row: int | None) -> tuple[Tile, ...]:
+    """Tiles worth trying for rows up to this length (None: beyond all), a dozen or so."""
+    longest = _WHOLE[direction][element_size]
+    blocks = [Tile(size, warps) for size in (4096, 8192) for warps in (8, 16)]
+    if row is None or row > longest:
+        return (*blocks, Tile(2048, 4), Tile(2048, 8), Tile(16384, 32))
+    whole = _fwd_tiles if direction == "fwd" else _bwd_tiles
+    return (*whole(element_size, row, longest), *(blocks if row >= longest // 2 else ()))
+
+
+def _warps(size: int, element_size: int, accesses: tuple[int, ...]) -> list[int]:
+    """Numbers of warps whose threads make so many accesses of 16 bytes each."""
+    found = [size * element_size // (16 * 32 * each) for each in accesses]
+    return [warps for warps in found if 1 <= warps <= 32]
+
+
+def _fwd_tiles(element_size: int, row: int, longest: int) -> list[Tile]:
+    least = max(row, 512)
+    return [
+        Tile(size, warps, weight_first=first)
+        for size in (least, 2 * least, 4 * least)
+        if size <= min(longest, max(row, 16384))
+        for warps in _warps(size, element_size, (1, 2, 4) if row <= 2048 else (2, 4, 8))
+        for first in (False, True)
+    ]
+
+
+def _bwd_tiles(element_size: int, row: int, longest: int) -> list[Tile]:
+    least = max(row, 512)
+    return [
+        Tile(size, warps, stages, programs)
+        for size in ((least, 2 * least) if row <= 1024 else (least,))
+        for warps in _warps(size, element_size, (1, 2) if row <= 2048 else (1, 2, 4))
+        # Registers let about half of an SM's threads run.
+        for programs in sorted({max(1, _WARPS_PER_SM // 4 // warps), _WARPS_PER_SM // 2 // warps})
+        for stages in ((2, 4) if row <= 2048 else (1, 2, 3))
+        if stages == 1 or programs * stages * 2 * size * element_size <= _SHARED_BYTES
+    ]
+
+
 def _meta(n_cols: int, tile: Tile) -> dict[str, int]:
     """What whole rows and both directions have in common."""
     block = _power_of_2(max(n_cols, 1))

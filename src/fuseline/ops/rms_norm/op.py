@@ -16,6 +16,7 @@ from fuseline.core import contract, native
 from fuseline.core.device import triton_unavailable
 from fuseline.core.layout import as_rows, dense
 from fuseline.core.select import Choice, Selector
+from fuseline.core.spec import Direction
 from fuseline.core.tuned import Tile
 from fuseline.ops.rms_norm import impl_eager
 
@@ -296,6 +297,12 @@ def _triton_bwd(
         x.new_empty((0,)) if dx is None else dx.view(x.shape),
         x.new_empty((0,)) if dweight is None else dweight,
     )
+
+
+def triton_candidates(direction: Direction, element_size: int, row: int | None) -> tuple[Tile, ...]:
+    """Tiles worth trying for rows up to this length."""
+    found: tuple[Tile, ...] = _triton().candidates(direction, element_size, row)
+    return found
 
 
 def triton_with(tile: Tile) -> Callable[..., Tensor]:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core.spec import Case, Cost, Direction, ErrorCase, Implementation, Inputs, OpSpec
+from fuseline.core.spec import (
+    Case,
+    Cost,
+    Direction,
+    ErrorCase,
+    Implementation,
+    Inputs,
+    OpSpec,
+    Tuning,
+)
 from fuseline.ops.rms_norm import impl_eager, reference
-from fuseline.ops.rms_norm.op import DTYPES, SELECTOR, rms_norm
+from fuseline.ops.rms_norm.op import DTYPES, SELECTOR, rms_norm, triton_candidates, triton_with
 
 _SEED_ROWS = (128, 512, 2048)
 _SEED_LENGTHS = (32, 61, 64, 128, 130, 256, 512, 1024, 1027, 2048, 4096, 8192, 16384)
@@ -98,6 +108,33 @@ _ERRORS = (
     _error("nan_eps", ValueError, "eps", "nan", ">= 0", eps=float("nan")),
 )  # fmt: skip
 
+# Few rows show what waiting costs, many what bandwidth does: the ends of the seed's suite.
+_FEW, _MANY, _MOST_ELEMENTS = 512, 8192, 1 << 25
+_TUNED_ROWS = tuple(1 << k for k in range(6, 16))
+
+
+def _tuning_cases(row: int | None) -> tuple[Case, ...]:
+    n = row or 2 * _TUNED_ROWS[-1]
+    many = min(_MANY, _MOST_ELEMENTS // n)
+    return tuple(_case((rows, n)) for rows in dict.fromkeys((_FEW, many)))
+
+
+def _tuning_proofs(row: int | None) -> tuple[Case, ...]:
+    """Lengths within a class that no access and no tile divides."""
+    n = row or 2 * _TUNED_ROWS[-1]
+    return (_case((7, n - n // 4 + 1)), _case((67, n - 1), weight="float32"))
+
+
+_TUNING = Tuning(
+    impl="triton",
+    shipped=Path(__file__).parent / "tuned",
+    rows=_TUNED_ROWS,
+    candidates=triton_candidates,
+    cases=_tuning_cases,
+    proofs=_tuning_proofs,
+    call=triton_with,
+)
+
 SPEC = OpSpec(
     name="rms_norm",
     formula="y = x * rsqrt(mean(x^2) + eps) * weight",
@@ -124,4 +161,5 @@ SPEC = OpSpec(
     suite_dtypes={"week12": (torch.bfloat16,), "quick": (torch.float32, torch.bfloat16)},
     cost=_cost,
     error_cases=_ERRORS,
+    tuning=_TUNING,
 )
