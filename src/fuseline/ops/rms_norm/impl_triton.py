@@ -371,7 +371,8 @@ def _bwd_tiles(element_size: int, row: int, longest: int) -> list[Tile]:
         # Registers let about half of an SM's threads run.
         for programs in sorted({max(1, _WARPS_PER_SM // 4 // warps), _WARPS_PER_SM // 2 // warps})
         for stages in ((2, 4) if row <= 2048 else (1, 2, 3))
-        if stages == 1 or programs * stages * 2 * size * element_size <= _SHARED_BYTES
+        # Of dy and x each, all stages but the one at work lie in shared memory.
+        if programs * (stages - 1) * 2 * size * element_size <= _SHARED_BYTES
     ]
 
 
