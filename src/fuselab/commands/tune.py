@@ -104,7 +104,7 @@ def run(
         slots = _slots(spec, tuning, present, source, filters)
         with Store.open(_folder(spec.name, gpu)) as store:
             _measure(slots, store, worker, end - PROVING * budget, timeout, fresh)
-            choices = list(_proven(_choices(slots, store), store, worker, end))
+            choices = list(_proven(_choices(slots, store), store, worker, end, timeout))
     if not choices:
         _say("no class is measured yet; the same command with a larger --budget goes on")
         return exits.NO_DATA
@@ -256,22 +256,24 @@ def _us(measurement: Measurement) -> float | None:
 
 
 def _proven(
-    choices: Sequence[Choice], store: Store, worker: Worker, end: float
+    choices: Sequence[Choice], store: Store, worker: Worker, end: float, timeout: float
 ) -> Iterator[Choice]:
     """Yield the choices; a new tile that is wrong on lengths within its class does not get in.
 
     What is not proven when the time ends is left out.
     """
-    for choice in choices:
-        asked = [replace(group, impls=(choice.name,)) for group in choice.slot.proofs]
-        if choice.changed:
-            todo = [group for group in asked if store.missing(group)]
-            for step in runner.run(_in_time(todo, end), worker):
-                _write(store, step)
-            if not any(store.missing(group) for group in asked):
-                yield _judged(choice, asked, store)
-        else:
-            yield choice
+    asked = [
+        [replace(group, impls=(c.name,)) for group in c.slot.proofs] if c.changed else []
+        for c in choices
+    ]
+    todo = [group for groups in asked for group in groups if store.missing(group)]
+    if todo:
+        prepare.run(todo, todo[0].device, timeout, "", end)
+    for step in runner.run(_in_time(todo, end), worker):
+        _write(store, step)
+    for choice, groups in zip(choices, asked, strict=True):
+        if not any(store.missing(group) for group in groups):
+            yield _judged(choice, groups, store)
 
 
 def _judged(choice: Choice, asked: Sequence[Group], store: Store) -> Choice:
