@@ -383,10 +383,9 @@ def _meta(n_cols: int, tile: Tile) -> dict[str, int]:
 
 
 def _power_of_2(n: int) -> int:
-    # Triton's own takes symbols, too, and ten times as long.
-    if type(n) is not int:
-        return int(triton.next_power_of_2(n))
-    return 1 << (n - 1).bit_length()
+    # Triton's own takes ten times as long, but also the symbols of a compiler.
+    power: int = 1 << (n - 1).bit_length() if type(n) is int else triton.next_power_of_2(n)
+    return power
 
 
 def _divide_up(a: int, b: int) -> int:
