@@ -17,16 +17,17 @@ from ops.without_a_gpu import (  # noqa: E402
     run_in_interpreter,
 )
 
+from fuseline.core.tuned import Tile  # noqa: E402
 from fuseline.ops.rms_norm import impl_triton  # noqa: E402
 
 
-def launches(n, dtype, weight_dtype):
+def launches(n, dtype, weight_dtype, tile=None):
     """Every launch (kernel, arguments, meta) of forward and backward, none of them run."""
     seen, record = recorder()
     x = torch.empty(10000, n, dtype=dtype, device="meta")
     w = None if weight_dtype is None else torch.empty(n, dtype=weight_dtype, device="meta")
-    _, rstd = impl_triton.fwd(x, w, 1e-5, save_rstd=True, wrap=record)
-    impl_triton.bwd(x, x, w, rstd, need_dx=True, need_dweight=True, wrap=record)
+    _, rstd = impl_triton.fwd(x, w, 1e-5, save_rstd=True, wrap=record, tile=tile)
+    impl_triton.bwd(x, x, w, rstd, need_dx=True, need_dweight=True, wrap=record, tile=tile)
     return seen
 
 
@@ -64,6 +65,15 @@ def test_hot_loops_use_wide_and_asynchronous_accesses():
     ptx = compile_for_hopper(*backward).asm["ptx"]
     assert "cp.async.cg.shared.global [ %" in ptx
     assert ", 0x10," in ptx
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
+@pytest.mark.parametrize("first", [True, False])
+def test_the_weight_is_asked_for_before_or_after_the_reduction_as_the_tile_says(first):
+    forward = launches(1024, torch.bfloat16, torch.bfloat16, Tile(1024, 4, weight_first=first))[0]
+    ptx = compile_for_hopper(*forward).asm["ptx"]
+    # Only the weight's loads have this policy.
+    assert (ptx.index("L1::evict_last") < ptx.index("shfl.sync")) == first
 
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fuseline
+from fuseline.core.tuned import Tile
 from fuseline.ops.rms_norm.impl_triton import bwd, fwd
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -279,3 +280,27 @@ def test_the_raw_backward_refuses_what_it_cannot_read():
     for dy, saved, name in ((x[:1], rstd, "dy"), (x.double(), rstd, "dy"), (x, rstd[:1], "rstd")):
         with pytest.raises(ValueError, match=name):
             op(dy, x, None, saved, True, False)
+
+
+@pytest.mark.parametrize(
+    ("n", "tile"),
+    [
+        (61, Tile(256, 1, weight_first=True)),
+        (257, Tile(512, 2)),
+        (257, Tile(64, 1, weight_first=True)),  # in blocks
+        (1027, Tile(4096, 4, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_any_tile_gives_what_the_tables_tile_gives(n, tile, weighted):
+    x, dy = torch.randn(2, 37, n)
+    x[3] *= 1e-25  # looked at twice
+    w = torch.randn(n) if weighted else None
+    usual, rstd = fwd(x, w, 1e-60, True)
+    y, again = fwd(x, w, 1e-60, True, tile=tile)
+    torch.testing.assert_close(y, usual, rtol=1e-6, atol=0)
+    torch.testing.assert_close(again, rstd, rtol=1e-6, atol=0)
+    for got, want in zip(
+        bwd(dy, x, w, rstd, True, True, tile=tile), bwd(dy, x, w, rstd, True, True), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * rstd.max().item())

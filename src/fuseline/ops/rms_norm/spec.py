@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +11,9 @@ from torch import Tensor
 
 from fuseline.core import row_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Case, Cost, Direction, Implementation, Inputs, OpSpec, Tuning
 from fuseline.ops.rms_norm import impl_eager, reference
-from fuseline.ops.rms_norm.op import SELECTOR, rms_norm
+from fuseline.ops.rms_norm.op import SELECTOR, rms_norm, triton_candidates, triton_with
 
 
 def _cost(inputs: Inputs, direction: Direction) -> Cost:
@@ -28,6 +29,33 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
 def _native(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return F.rms_norm(x, x.shape[-1:], weight, eps)
 
+
+# Few rows show what waiting costs, many what bandwidth does: the ends of the seed's suite.
+_FEW, _MANY, _MOST_ELEMENTS = 512, 8192, 1 << 25
+_TUNED_ROWS = tuple(1 << k for k in range(6, 16))
+
+
+def _tuning_cases(row: int | None) -> tuple[Case, ...]:
+    n = row or 2 * _TUNED_ROWS[-1]
+    many = min(_MANY, _MOST_ELEMENTS // n)
+    return tuple(row_cases.case((rows, n)) for rows in dict.fromkeys((_FEW, many)))
+
+
+def _tuning_proofs(row: int | None) -> tuple[Case, ...]:
+    """Lengths within a class that no access and no tile divides."""
+    n = row or 2 * _TUNED_ROWS[-1]
+    return (row_cases.case((7, n - n // 4 + 1)), row_cases.case((67, n - 1), weight="float32"))
+
+
+_TUNING = Tuning(
+    impl="triton",
+    shipped=Path(__file__).parent / "tuned",
+    rows=_TUNED_ROWS,
+    candidates=triton_candidates,
+    cases=_tuning_cases,
+    proofs=_tuning_proofs,
+    call=triton_with,
+)
 
 SPEC = OpSpec(
     name="rms_norm",
@@ -55,4 +83,5 @@ SPEC = OpSpec(
     suite_dtypes={"week12": (torch.bfloat16,), "quick": (torch.float32, torch.bfloat16)},
     cost=_cost,
     error_cases=row_cases.errors("x"),
+    tuning=_TUNING,
 )
