@@ -10,29 +10,22 @@ import torch
 import triton
 import triton.language as tl
 
+from fuseline.core.tuned import Entry, Table, Tile
 from fuseline.primitives.rms import statistics_dtype
+from fuseline.primitives.triton.launch import Wrap, launch
 from fuseline.primitives.triton.rms import (
     BLOCKS,
     TILES,
     divide,
-    dweight_long_grid,
     finish_dweight,
     float64_of,
     in_range,
     inverse_sqrt,
+    partial_rows,
     second_look,
     sum_dweight_long,
 )
-from fuseline.primitives.triton.rows import (
-    Tile,
-    Wrap,
-    halves,
-    launch,
-    partial_rows,
-    tile_meta,
-    vec,
-    whole_rows,
-)
+from fuseline.primitives.triton.rows import divide_up, halves, vec, whole_meta
 
 _FWD_COUNTS = ["n_rows", "n_cols", "x_stride", "r_stride", "eps_high", "eps_low"]
 _BWD_COUNTS = ["n_rows", "n_cols", "dy_stride", "dh_stride", "h_stride"]
@@ -223,22 +216,23 @@ def _dx_long_kernel(
         tl.store(dx_ptr + row * width + cols, dx.to(dx_ptr.dtype.element_ty), mask)
 
 
-# By bytes of an element; a longer row is read in blocks. rms_norm's, with fewer elements a thread
-# where two inputs take more registers; not measured on a GPU yet.
-_FWD_TILES = {
-    2: (Tile(2048, 2048, 4), Tile(4096, 8192, 16), Tile(8192, 16384, 16), Tile(16384, 16384, 16),
-        Tile(32768, 32768, 32)),
-    4: (Tile(1024, 1024, 4), Tile(4096, 8192, 16), Tile(8192, 8192, 16), Tile(16384, 16384, 32)),
-    8: (Tile(2048, 2048, 4), Tile(4096, 4096, 8), Tile(8192, 8192, 16)),
-}  # fmt: skip
-_BWD_TILES = {
-    2: (Tile(1024, 1024, 4, 4, 4), Tile(2048, 2048, 8, 4, 2), Tile(4096, 4096, 16, 4),
-        Tile(8192, 8192, 32, 3), Tile(16384, 16384, 16)),
-    4: (Tile(1024, 1024, 8, 4, 2), Tile(2048, 2048, 16, 4), Tile(4096, 4096, 32, 3),
-        Tile(16384, 16384, 32)),
-    8: (Tile(2048, 2048, 16, 2, 2), Tile(4096, 4096, 32, 2)),
-}  # fmt: skip
-_LONG = {"BLOCK": 4096, "num_warps": 8}
+# rms_norm's, with fewer elements a thread where two inputs take more registers; not measured on a
+# GPU yet.
+_BLOCKS = Entry(None, Tile(4096, 8))
+_TABLE = Table("", {
+    ("fwd", 2): (Entry(2048, Tile(2048, 4)), Entry(4096, Tile(8192, 16)),
+                 Entry(16384, Tile(16384, 16)), Entry(32768, Tile(32768, 32)), _BLOCKS),
+    ("fwd", 4): (Entry(1024, Tile(1024, 4)), Entry(8192, Tile(8192, 16)),
+                 Entry(16384, Tile(16384, 32)), _BLOCKS),
+    ("fwd", 8): (Entry(2048, Tile(2048, 4)), Entry(4096, Tile(4096, 8)),
+                 Entry(8192, Tile(8192, 16)), _BLOCKS),
+    ("bwd", 2): (Entry(1024, Tile(1024, 4, 4, 4)), Entry(2048, Tile(2048, 8, 4, 2)),
+                 Entry(4096, Tile(4096, 16, 4)), Entry(8192, Tile(8192, 32, 3)),
+                 Entry(16384, Tile(16384, 16)), _BLOCKS),
+    ("bwd", 4): (Entry(1024, Tile(1024, 8, 4, 2)), Entry(2048, Tile(2048, 16, 4)),
+                 Entry(4096, Tile(4096, 32, 3)), Entry(16384, Tile(16384, 32)), _BLOCKS),
+    ("bwd", 8): (Entry(2048, Tile(2048, 16, 2, 2)), Entry(4096, Tile(4096, 32, 2)), _BLOCKS),
+})  # fmt: skip
 
 
 def fwd(
@@ -262,14 +256,15 @@ def fwd(
     tensors = (x, residual, weight, h, y, rstd)
     strides = (x.stride(0), residual.stride(0))
     counts = (n_cols, *strides, *halves(float(eps)))
-    width = vec(x, n_cols, *strides)
-    tile = whole_rows(n_cols, _FWD_TILES[x.element_size()])
-    if tile is None:
-        launch(wrap, _fwd_long_kernel, (n_rows,), *tensors, *counts, VEC=width, **_LONG)
+    meta = {"VEC": vec(x, n_cols, *strides)}
+    tile = _TABLE.tile("fwd", x.element_size(), n_cols)
+    if n_cols <= tile.size:
+        meta |= whole_meta(n_cols, tile.size, tile.warps)
+        grid = (divide_up(n_rows, meta["ROWS"]),)
+        launch(_fwd_kernel, grid, (*tensors, n_rows, *counts), meta, wrap)
     else:
-        meta = tile_meta(n_cols, tile)
-        grid = (triton.cdiv(n_rows, meta["ROWS"]),)
-        launch(wrap, _fwd_kernel, grid, *tensors, n_rows, *counts, VEC=width, **meta)
+        meta |= {"BLOCK": tile.size, "num_warps": tile.warps}
+        launch(_fwd_long_kernel, (n_rows,), (*tensors, *counts), meta, wrap)
     return y, h, rstd
 
 
@@ -290,28 +285,24 @@ def bwd(
     """
     n_rows, n_cols = h.shape
     need_dweight = need_dweight and weight is not None
-    tile = whole_rows(n_cols, _BWD_TILES[h.element_size()])
-    if tile is None:
-        _, rows, programs = dweight_long_grid(n_cols)
-        meta: dict[str, int] = {}
-    else:
-        meta = {**tile_meta(n_cols, tile), "STAGES": tile.stages}
-        rows, programs = meta["ROWS"], tile.programs
-    n_partials = partial_rows(h, rows, programs)
+    tile = _TABLE.tile("bwd", h.element_size(), n_cols)
+    n_partials = partial_rows(h, tile.size, tile.programs)
     dx = h.new_empty((n_rows, n_cols)) if need_dx else None
     partial = None
     if need_dweight:
         partial = h.new_empty((n_partials, n_cols), dtype=statistics_dtype(h))
-    strides = (dy.stride(0), 0 if dh is None else dh.stride(0), h.stride(0))
+    counts = (n_cols, dy.stride(0), 0 if dh is None else dh.stride(0), h.stride(0))
+    meta = {"VEC": vec(h, *counts)}
     tensors = (dy, dh, h, weight, rstd, dx)
-    width = vec(h, n_cols, *strides)
-    if n_rows > 0 and tile is not None and (need_dx or need_dweight):
-        args = (*tensors, partial, n_rows, n_cols, *strides)
-        launch(wrap, _bwd_kernel, (n_partials,), *args, VEC=width, **meta)
-    if n_rows > 0 and tile is None and need_dx:
-        launch(wrap, _dx_long_kernel, (n_rows,), *tensors, n_cols, *strides, VEC=width, **_LONG)
-    if n_rows > 0 and tile is None and partial is not None:
-        sum_dweight_long(dy, h, rstd, partial, wrap)
+    if n_rows > 0 and n_cols <= tile.size and (need_dx or need_dweight):
+        meta |= whole_meta(n_cols, tile.size, tile.warps) | {"STAGES": tile.stages}
+        launch(_bwd_kernel, (n_partials,), (*tensors, partial, n_rows, *counts), meta, wrap)
+    elif n_rows > 0 and n_cols > tile.size:
+        if need_dx:
+            meta |= {"BLOCK": tile.size, "num_warps": tile.warps}
+            launch(_dx_long_kernel, (n_rows,), (*tensors, *counts), meta, wrap)
+        if partial is not None:
+            sum_dweight_long(dy, h, rstd, partial, wrap)
     if partial is None or weight is None:
         return dx, None
     return dx, finish_dweight(partial, weight, wrap)

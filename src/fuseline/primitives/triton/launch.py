@@ -15,6 +15,7 @@ import triton
 from triton import knobs
 
 Grid = tuple[int, ...]
+Wrap = Callable[[Any], Any]
 
 # Read, not run in all: 3.6.0, 3.7.0 and 3.9.0 (torch 2.10 to 2.15).
 FIRST, LAST = (3, 6), (3, 9)
@@ -43,11 +44,21 @@ class Code(NamedTuple):
 _kept: dict[tuple[Any, ...], Code] = {}
 
 
-def launch(kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, int]) -> None:
+def launch(
+    kernel: Any,
+    grid: Grid,
+    args: tuple[Any, ...],
+    meta: Mapping[str, int],
+    wrap: Wrap | None = None,
+) -> None:
     """Run kernel[grid](*args, **meta) on the device of args[0], a tensor, and its current stream.
 
-    All integers among `args` must be in the kernel's do_not_specialize.
+    All integers among `args` must be in the kernel's do_not_specialize. With `wrap` it is
+    wrap(kernel)[grid] that is called, and nothing else happens: a compiler's trace.
     """
+    if wrap is not None:
+        wrap(kernel)[grid](*args, **meta)
+        return
     index = args[0].get_device()
     if index < 0:  # the interpreter's
         kernel[grid](*args, **meta)

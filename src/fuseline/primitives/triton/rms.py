@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.primitives.triton.rows import Wrap, launch, vec
+from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton.rows import divide_up, power_of_2, processors, vec
 
 # Below TINY32 the squares of fp32 lose bits to underflow, below TINY64 those of fp64.
 TINY32 = tl.constexpr(1e-30)
@@ -18,6 +19,7 @@ DOWN = tl.constexpr(2.0**-600)
 BLOCKS = tl.constexpr(8)
 TILES = tl.constexpr(64)  # and dweight's terms over so many tiles of rows, then over those sums
 
+# Not by row length, so in no table; measured on an H200, 2026-11-20.
 _DWEIGHT_LONG = {"ROWS": 16, "BLOCK": 256, "num_warps": 8}
 _DWEIGHT_LONG_PROGRAMS = 4  # on each SM
 _FINISH = {"ROWS": 256, "BLOCK": 16, "num_warps": 8}
@@ -131,10 +133,20 @@ def _finish_kernel(
     tl.store(dweight_ptr + cols, total.to(dweight_ptr.dtype.element_ty), cols < n_cols)
 
 
-def dweight_long_grid(n_cols: int) -> tuple[int, int, float]:
-    """Column blocks of `sum_dweight_long`, rows of its tiles, and row programs on each SM."""
-    columns = triton.cdiv(max(n_cols, 1), _DWEIGHT_LONG["BLOCK"])
-    return columns, _DWEIGHT_LONG["ROWS"], _DWEIGHT_LONG_PROGRAMS / columns
+def partial_rows(x: torch.Tensor, size: int, programs: int) -> int:
+    """Partial rows of dweight: as many as the device works on at once, or as there are tiles.
+
+    Of tiles of `size` elements, so many on each SM; longer rows go to `sum_dweight_long`.
+    """
+    n_rows, n_cols = x.shape
+    if n_cols <= size:
+        rows, on_each = size // power_of_2(max(n_cols, 1)), float(programs)
+    else:
+        columns = divide_up(n_cols, _DWEIGHT_LONG["BLOCK"])
+        rows, on_each = _DWEIGHT_LONG["ROWS"], _DWEIGHT_LONG_PROGRAMS / columns
+    most = max(1, int(processors(x.device) * on_each))
+    tiles: int = torch.sym_min(divide_up(n_rows, rows), most)
+    return tiles
 
 
 def sum_dweight_long(
@@ -143,9 +155,10 @@ def sum_dweight_long(
     """Writes the partial rows of dweight where rows are too long for one program."""
     n_rows, n_cols = x.shape
     counts = (n_cols, dy.stride(0), x.stride(0))
-    grid = (dweight_long_grid(n_cols)[0], partial.shape[0])
+    grid = (divide_up(n_cols, _DWEIGHT_LONG["BLOCK"]), partial.shape[0])
     args = (dy, x, rstd, partial, n_rows, *counts)
-    launch(wrap, _dweight_long_kernel, grid, *args, VEC=vec(x, *counts), **_DWEIGHT_LONG)
+    meta = {"VEC": vec(x, *counts), **_DWEIGHT_LONG}
+    launch(_dweight_long_kernel, grid, args, meta, wrap)
 
 
 def finish_dweight(partial: torch.Tensor, weight: torch.Tensor, wrap: Wrap | None) -> torch.Tensor:
@@ -153,6 +166,6 @@ def finish_dweight(partial: torch.Tensor, weight: torch.Tensor, wrap: Wrap | Non
     n_partials, n_cols = partial.shape
     dweight = weight.new_empty((n_cols,))
     if n_cols > 0:
-        grid = (triton.cdiv(n_cols, _FINISH["BLOCK"]),)
-        launch(wrap, _finish_kernel, grid, partial, dweight, n_partials, n_cols, **_FINISH)
+        grid = (divide_up(n_cols, _FINISH["BLOCK"]),)
+        launch(_finish_kernel, grid, (partial, dweight, n_partials, n_cols), _FINISH, wrap)
     return dweight
