@@ -165,6 +165,30 @@ def run(
 
 @cli.command()
 @click.argument("target", metavar="OP_OR_FILE")
+@click.option("--dtype", "dtypes", multiple=True, help="Of one size each; default: all sizes.")
+@click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
+@click.option(
+    "--budget",
+    metavar="SECONDS",
+    type=click.FloatRange(min=1),
+    default=300,
+    show_default=True,
+    help="The same command goes on where this ended.",
+)
+@click.option("--out", metavar="FILE", help="Default: where the operator looks for it.")
+@click.option("--fresh", is_flag=True, help="Measure again what was measured before.")
+@device
+@timeout
+@as_json
+def tune(target: str, dtypes: tuple[str, ...], directions: tuple[str, ...], **options: Any) -> int:
+    """Find launch parameters on this GPU and write them to a file that the operator reads."""
+    from fuselab.commands import tune as verb
+
+    return verb.run(target, Filters(dtypes=dtypes, directions=directions), **options)
+
+
+@cli.command()
+@click.argument("target", metavar="OP_OR_FILE")
 @click.option("--impl", metavar="NAME", required=True, help="Implementation.")
 @click.option("--case", metavar="NAME", required=True, help="Problem size.")
 @click.option("--dtype", metavar="NAME", help="Default: bf16 on a GPU, fp32 on a CPU.")

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fuselab import variables
-from fuseline.core import native
+from fuseline.core import native, tuned
 
 PACKAGE = Path(__file__).parent
 
@@ -32,16 +32,22 @@ def collect(device: str) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def code(op: str, source: str, *versions: str) -> str:
+def code(op: str, source: str, *versions: str, tables: bool = True) -> str:
     """Return a short hash of what is measured: a user's file, or an operator's folder and binary.
 
     What a user's file imports is not in it; `versions` are of what is measured beside it.
+    tables: with those of the launch parameters, also the user's own.
     """
     files, binary = [Path(source)], ""
     if not source:
         library = Path(native.__file__).parent.parent
         files = [*(library / "ops" / op).glob("*"), *(library / "core").glob("*.py")]
+        files += (library / "primitives").rglob("*.py")
         binary = _binary_hash() or ""
+        if tables:
+            files += (library / "ops" / op / "tuned").glob("*.json")
+    if tables:
+        files += tuned.user_file(op, "any").parent.glob("*.json")
     digest = hashlib.sha256(binary.encode())
     for file in sorted(f for f in files if f.is_file()):
         digest.update(file.read_bytes())

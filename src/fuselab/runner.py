@@ -13,7 +13,7 @@ import os
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -245,7 +245,7 @@ class Worker:
         return ""
 
 
-def run(groups: Sequence[Group], worker: Worker) -> Iterator[Step]:
+def run(groups: Iterable[Group], worker: Worker) -> Iterator[Step]:
     """Yield each group when it is measured, by as many processes as its precision wants."""
     for group in groups:
         found = [_measure(group, worker)]

@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from fuseline import nn
+from fuseline.core.arguments import DTYPES
 from fuseline.ops import rms_norm
-from fuseline.ops.rms_norm.op import DTYPES, SELECTOR
+from fuseline.ops.rms_norm.op import SELECTOR
 
 EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps")
 # y = xhat * (offset + weight): Gemma's weight is what is added to one.

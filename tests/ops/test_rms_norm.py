@@ -537,7 +537,7 @@ def test_each_instruction_set_runs_and_is_right(isa: str) -> None:
 import ctypes, torch
 from fuseline import table, testing
 from fuseline.core import native
-isa = native.status().handle.fuseline_rms_norm_isa
+isa = native.status().handle.fuseline_cpu_isa
 isa.restype = ctypes.c_char_p
 assert isa().decode() == {isa!r}, isa()
 report = testing.check(table.load()["rms_norm"], ["cpu"], level="quick")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,13 @@ from torch.library import opcheck
 from torch.profiler import ProfilerActivity, profile
 
 import fuseline
+from fuseline.core import tuned
 from fuseline.ops.rms_norm import reference
+
+triton = pytest.importorskip("triton")
+
+from fuseline.ops.rms_norm import impl_triton  # noqa: E402
+from fuseline.primitives.triton import launch  # noqa: E402
 
 OPS = torch.ops.fuseline
 IMPLS = ["cuda", "triton"]
@@ -172,6 +179,123 @@ def test_second_device_while_the_first_is_current(impl: str) -> None:
         (x.grad, weight.grad), torch.autograd.grad(want.sum(), (x, weight)), strict=True
     ):
         torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def binder(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kernels that went through Triton's binder, by name."""
+    went: list[str] = []
+    run = triton.JITFunction.run
+
+    def noted(self: Any, *args: Any, **meta: Any) -> Any:
+        went.append(self.__name__)
+        return run(self, *args, **meta)
+
+    monkeypatch.setattr(triton.JITFunction, "run", noted)
+    return went
+
+
+def _forward_and_backward(x: torch.Tensor, weight: torch.Tensor | None) -> list[torch.Tensor]:
+    with torch.no_grad():
+        y = fuseline.rms_norm(x, weight, 1e-6, impl="triton")
+    leaves = [t.detach().requires_grad_() for t in (x, weight) if t is not None]
+    out = fuseline.rms_norm(leaves[0], *leaves[1:], eps=1e-6, impl="triton")
+    return [y, *torch.autograd.grad(out, leaves, x.detach())]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("n", [61, 1024, 4096, 40000])
+@pytest.mark.parametrize(("offset", "weight_offset"), [(0, 0), (1, 0), (0, 1), (3, 5), (None, 0)])
+def test_a_launch_past_the_binder_gives_the_same(
+    n: int, offset: int | None, weight_offset: int, dtype: torch.dtype, binder: list[str]
+) -> None:
+    def fresh() -> tuple[torch.Tensor, torch.Tensor | None]:
+        flat = torch.randn(6 * n + 8, device="cuda", dtype=dtype)
+        w = torch.randn(n + 8, device="cuda", dtype=dtype)[weight_offset : n + weight_offset]
+        if offset is None:
+            return flat[: 6 * n].view(6, n)[::2], None
+        return flat[offset : 6 * n + offset].view(2, 3, n), w
+
+    _forward_and_backward(*fresh())
+    binder.clear()
+    for _ in range(3):
+        x, w = fresh()
+        y, *grads = _forward_and_backward(x, w)
+        assert not binder
+        _assert_right(y, x, w)
+        impl_triton._AGAIN.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(launch, "_heard", lambda kernel: True)
+            for got, want in zip((y, *grads), _forward_and_backward(x, w), strict=True):
+                assert torch.equal(got, want)
+        assert binder
+        binder.clear()
+
+
+def test_profilers_hear_of_every_launch() -> None:
+    x = torch.randn(64, 256, device="cuda")
+    heard: list[str] = []
+
+    def hook(metadata: Any) -> None:
+        heard.append(metadata.get()["name"])
+
+    for _ in range(2):
+        fuseline.rms_norm(x, None, 1e-6, impl="triton")
+    triton.knobs.runtime.launch_enter_hook.add(hook)
+    try:
+        for _ in range(2):
+            fuseline.rms_norm(x, None, 1e-6, impl="triton")
+    finally:
+        triton.knobs.runtime.launch_enter_hook.remove(hook)
+    fuseline.rms_norm(x, None, 1e-6, impl="triton")
+    assert heard == ["_fwd_kernel"] * 2
+
+
+def test_repeated_launches_follow_stream_and_graph() -> None:
+    x, weight = torch.randn(64, 4096, device="cuda"), torch.randn(4096, device="cuda")
+    fuseline.rms_norm(x, weight, 1e-6, impl="triton")
+    assert impl_triton.again(x, weight, 1e-6) is not None
+    stream, late = torch.cuda.Stream(), torch.zeros_like(x)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        late.copy_(x)
+        y = impl_triton.again(late, weight, 1e-6)
+    torch.cuda.synchronize()
+    assert y is not None
+    _assert_right(y, x, weight)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one device only")
+def test_repeated_launches_follow_the_device() -> None:
+    for _ in range(2):
+        for index in (0, 1, 0):
+            x = torch.randn(64, 256, device=f"cuda:{index}")
+            y = fuseline.rms_norm(x, None, 1e-6, impl="triton")
+            torch.cuda.synchronize(index)
+            _assert_right(y, x, None)
+            with torch.cuda.device(index):
+                _assert_right(fuseline.rms_norm(x, None, 1e-6, impl="triton"), x, None)
+
+
+@pytest.mark.slow
+def test_tune_writes_a_table_that_the_operator_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv(tuned.FOLDER, str(tmp_path / "tables"))
+    command = [sys.executable, "-m", "fuselab", "tune", "rms_norm", "--dtype", "bf16"]
+    done = subprocess.run(
+        [*command, "--direction", "fwd", "--budget", "90"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    file = tuned.user_file("rms_norm", torch.cuda.get_device_name())
+    assert tuned.load(file).about["how"].startswith("fuselab tune")
+    impl_triton.table.cache_clear()
+    assert impl_triton.table(torch.device("cuda", 0)).gpu == torch.cuda.get_device_name()
+    x = torch.randn(33, 1000, device="cuda", dtype=torch.bfloat16)
+    _assert_right(impl_triton.fwd(x, None, 1e-6, False)[0], x, None)
+    impl_triton.table.cache_clear()
 
 
 def test_compiled_graphs_trace_through_triton() -> None:

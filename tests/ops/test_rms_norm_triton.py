@@ -2,88 +2,40 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 
 triton = pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
+from ops.without_a_gpu import (  # noqa: E402
+    TYPES,
+    compile_for_hopper,
+    recorder,
+    resources,
+    run_in_interpreter,
+)
 
+from fuseline.core.tuned import Tile  # noqa: E402
 from fuseline.ops.rms_norm import impl_triton  # noqa: E402
 
-TYPES = {
-    torch.float64: "fp64",
-    torch.float32: "fp32",
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-}
 
-
-def launches(n, dtype, weight_dtype):
+def launches(n, dtype, weight_dtype, tile=None):
     """Every launch (kernel, arguments, meta) of forward and backward, none of them run."""
-    seen = []
-
-    class Recorder:
-        def __init__(self, kernel):
-            self.kernel = kernel
-
-        def __getitem__(self, grid):
-            return lambda *args, **meta: seen.append((self.kernel, args, meta))
-
+    seen, record = recorder()
     x = torch.empty(10000, n, dtype=dtype, device="meta")
     w = None if weight_dtype is None else torch.empty(n, dtype=weight_dtype, device="meta")
-    _, rstd = impl_triton.fwd(x, w, 1e-5, save_rstd=True, wrap=Recorder)
-    impl_triton.bwd(x, x, w, rstd, need_dx=True, need_dweight=True, wrap=Recorder)
+    _, rstd = impl_triton.fwd(x, w, 1e-5, save_rstd=True, wrap=record, tile=tile)
+    impl_triton.bwd(x, x, w, rstd, need_dx=True, need_dweight=True, wrap=record, tile=tile)
     return seen
-
-
-def compile_for_hopper(kernel, args, meta):
-    """The kernel as a launch on 16-byte-aligned tensors would compile it for sm_90."""
-    names = [p.name for p in kernel.params]
-    values = dict(zip(names, args, strict=False)) | meta
-    signature, constants, attributes = {}, {}, {}
-    for i, parameter in enumerate(kernel.params):
-        name, value = parameter.name, values[parameter.name]
-        if parameter.is_constexpr or value is None:
-            signature[name], constants[name] = "constexpr", value
-        elif isinstance(value, torch.Tensor):
-            signature[name] = "*" + TYPES[value.dtype]
-            attributes[(i,)] = [["tt.divisibility", 16]]
-        else:
-            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
-    source = ASTSource(kernel, signature, constants, attributes)
-    options = {"num_warps": meta["num_warps"]}
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
-
-
-def resources(compiled, folder):
-    """(registers, bytes of stack) of one thread; spilled registers live on the stack."""
-    cubin = folder / "kernel.cubin"
-    cubin.write_bytes(compiled.asm["cubin"])
-    cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    command = [cuobjdump, "--dump-resource-usage", cubin]
-    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    return int(found[1]), int(found[2])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_interpreter():
     """In a process of its own: TRITON_INTERPRET counts when triton is imported."""
-    cases = Path(__file__).with_name("triton_interpreter_cases.py")
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore::RuntimeWarning", str(cases)]
-    run = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    run_in_interpreter("triton_interpreter_cases.py")
 
 
 # Rows up to these lengths stay in registers, forward and backward, without a spill. (fp32 rows of
@@ -113,6 +65,15 @@ def test_hot_loops_use_wide_and_asynchronous_accesses():
     ptx = compile_for_hopper(*backward).asm["ptx"]
     assert "cp.async.cg.shared.global [ %" in ptx
     assert ", 0x10," in ptx
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
+@pytest.mark.parametrize("first", [True, False])
+def test_the_weight_is_asked_for_before_or_after_the_reduction_as_the_tile_says(first):
+    forward = launches(1024, torch.bfloat16, torch.bfloat16, Tile(1024, 4, weight_first=first))[0]
+    ptx = compile_for_hopper(*forward).asm["ptx"]
+    # Only the weight's loads have this policy.
+    assert (ptx.index("L1::evict_last") < ptx.index("shfl.sync")) == first
 
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from triton.runtime import interpreter
 
 import fuseline
+from fuseline.core.tuned import Tile
 from fuseline.ops.rms_norm.impl_triton import bwd, fwd
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -22,16 +22,7 @@ FWD_ULP = {torch.float64: 8, torch.float32: 2, torch.float16: 0.51, torch.bfloat
 BWD_EPS = {torch.float64: 8, torch.float32: 8, torch.float16: 1, torch.bfloat16: 2}
 
 
-@pytest.fixture(autouse=True)
-def loop_bounds_under_numpy_2_4(monkeypatch):
-    """triton 3.6 calls int() on arrays of one element, which numpy 2.4 refuses (triton #9171)."""
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch(tensor, scope):
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
 
 
 def exact(t: torch.Tensor) -> np.ndarray:
@@ -289,3 +280,27 @@ def test_the_raw_backward_refuses_what_it_cannot_read():
     for dy, saved, name in ((x[:1], rstd, "dy"), (x.double(), rstd, "dy"), (x, rstd[:1], "rstd")):
         with pytest.raises(ValueError, match=name):
             op(dy, x, None, saved, True, False)
+
+
+@pytest.mark.parametrize(
+    ("n", "tile"),
+    [
+        (61, Tile(256, 1, weight_first=True)),
+        (257, Tile(512, 2)),
+        (257, Tile(64, 1, weight_first=True)),  # in blocks
+        (1027, Tile(4096, 4, 2, 3)),
+    ],
+)
+@pytest.mark.parametrize("weighted", [True, False])
+def test_any_tile_gives_what_the_tables_tile_gives(n, tile, weighted):
+    x, dy = torch.randn(2, 37, n)
+    x[3] *= 1e-25  # looked at twice
+    w = torch.randn(n) if weighted else None
+    usual, rstd = fwd(x, w, 1e-60, True)
+    y, again = fwd(x, w, 1e-60, True, tile=tile)
+    torch.testing.assert_close(y, usual, rtol=1e-6, atol=0)
+    torch.testing.assert_close(again, rstd, rtol=1e-6, atol=0)
+    for got, want in zip(
+        bwd(dy, x, w, rstd, True, True, tile=tile), bwd(dy, x, w, rstd, True, True), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4 * rstd.max().item())

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
+from math import inf
 from multiprocessing import Pipe
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,8 +31,10 @@ FEWEST_GROUPS = 4
 TRITON = "triton"
 
 
-def run(groups: Sequence[Group], device: str, timeout: float, log: str) -> None:
+def run(groups: Sequence[Group], device: str, timeout: float, log: str, until: float = inf) -> None:
     """Fill the compilers' caches with what the groups need, where several processes pay.
+
+    What is not compiled at the time `until` (of time.monotonic) is left.
 
     Gives no verdicts: what fails here is met again, and judged, by the worker that measures.
     """
@@ -51,6 +54,8 @@ def run(groups: Sequence[Group], device: str, timeout: float, log: str) -> None:
             compiled += len(names)
             marks.set(group, names)
             steps.step(group.key, f"ready: {', '.join(names) or 'none'}")
+            if monotonic() > until:
+                break
     _say(f"compiled {compiled} of {total} in {monotonic() - begin:.0f} s")
 
 

@@ -1,8 +1,9 @@
 """The worker process: answers one request after the other and says what it is about to do.
 
 Requests are tuples: ("group", Group, names to skip), ("prepare", Group, share of the memory),
-("check", op, source, impl, options), ("selftest",). Events: ("ready", environment),
-("start", impl, phase), ("result", x), ("fatal", impl, status, reason), ("done",).
+("check", op, source, impl, options), ("selftest",), ("environment",), which is answered by the
+start. Events: ("ready", environment), ("start", impl, phase), ("result", x),
+("fatal", impl, status, reason), ("done",).
 """
 
 from __future__ import annotations

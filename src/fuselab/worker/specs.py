@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+
+from fuselab import environment
 from fuselab.plan import CEILING
 from fuselab.worker.baselines import BASELINES
 from fuseline import table
-from fuseline.core.spec import OpSpec
+from fuseline.core import tuned
+from fuseline.core.spec import Implementation, OpSpec, Tuning
+from fuseline.core.tuned import Table
 
 TABLE = ""
+# Before a source: its operators with their tiles in the place of the implementations.
+TILES = "tiles of "
 RESERVED = (CEILING, *BASELINES)
 
 
@@ -27,6 +36,8 @@ class SpecError(ValueError):
 @cache
 def load(source: str = TABLE) -> dict[str, OpSpec]:
     """Return the OpSpecs by name: of the table for "", else of the Python file at that path."""
+    if source.startswith(TILES):
+        return {n: _tiles(spec) for n, spec in load(source.removeprefix(TILES)).items()}
     if source == TABLE:
         return dict(table.load())
     specs: dict[str, OpSpec] = {}
@@ -38,6 +49,48 @@ def load(source: str = TABLE) -> dict[str, OpSpec]:
     for spec in specs.values():
         _validate(source, spec)
     return specs
+
+
+def _tiles(spec: OpSpec) -> OpSpec:
+    """Return the operator with all that may be compared on this machine, and eager as yardstick."""
+    tuning = spec.tuning
+    if tuning is None:
+        return spec
+    present = present_table(spec.name, tuning, machine())
+    unavailable = spec.implementation(tuning.impl).unavailable
+    tiles = {
+        name: tile
+        for key in present.entries
+        for row in tuning.classes
+        for name, tile in tuning.tiles(key, row, present).items()
+    }
+    cases = {
+        case.name: case
+        for row in tuning.classes
+        for case in (*tuning.cases(row), *tuning.proofs(row))
+    }
+    return replace(
+        spec,
+        implementations=(
+            *((spec.eager,) if spec.eager else ()),
+            *(Implementation(n, tuning.call(t), "ours", unavailable) for n, t in tiles.items()),
+        ),
+        cases=tuple(cases.values()),
+    )
+
+
+def machine() -> str:
+    """Return what tables call the machine that this process has: its GPU, else its processor."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return str(environment.collect("cpu").get("cpu", "cpu"))
+
+
+def present_table(op: str, tuning: Tuning, gpu: str) -> Table:
+    """Return the launch parameters that the operator uses now."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # who tunes need not be told to
+        return tuned.find(op, tuning.shipped, gpu)
 
 
 def _validate(source: str, spec: OpSpec) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,8 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.nn import Parameter
 
 from fuseline.core import native
+from fuseline.core.device import triton_unavailable
+from fuseline.core.select import Choice, Selector
 
 NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
@@ -35,11 +38,14 @@ _grad_enabled = torch.is_grad_enabled
 class Contract:
     """What all implementations of one operator share.
 
-    args, fwd_returns, bwd_args, bwd_returns   halves of the schemas
+    args, returns                              halves of the public schema
+    fwd_returns, bwd_args, bwd_returns         those of the forward that saves, and its backward
     fake, fake_fwd, fake_bwd                   shapes and dtypes of the outputs
     decomposed                                 the formula in differentiable torch operations
     function                                   (fwd, bwd) -> the autograd.Function over them
-    vmap                                       rule: (op) -> (info, in_dims, *args) -> (out, dim)
+    vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
+
+    `fake`, `decomposed` and the rule give a tensor or, for several `returns`, a tuple of them.
     """
 
     name: str
@@ -53,12 +59,13 @@ class Contract:
     decomposed: Function
     function: Callable[[Function, Function], type[torch.autograd.Function]]
     vmap: Callable[[Function], Function]
+    returns: str = "Tensor"
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
         """Operator name -> schema: public, the same without an autograd rule, forward, backward."""
         return {
-            f"{self.name}{suffix}": f"({self.args}) -> Tensor",
-            f"_{self.name}{suffix}": f"({self.args}) -> Tensor",
+            f"{self.name}{suffix}": f"({self.args}) -> {self.returns}",
+            f"_{self.name}{suffix}": f"({self.args}) -> {self.returns}",
             f"_{self.name}_fwd{suffix}": f"({self.args}) -> {self.fwd_returns}",
             f"_{self.name}_bwd{suffix}": f"({self.bwd_args}) -> {self.bwd_returns}",
         }
@@ -78,15 +85,21 @@ class Kernels:
 
 
 class Variant:
-    """The operators of one implementation, bound once, and the guarded way to call them."""
+    """The operators of one implementation, bound once, and the guarded way to call them.
 
-    def __init__(self, contract: Contract, suffix: str, kernels: Kernels | None = None) -> None:
+    missing  device type -> why the binary holds no kernel of the operator for it
+    """
+
+    def __init__(
+        self, contract: Contract, suffix: str, kernels: Kernels | None, missing: dict[str, str]
+    ) -> None:
         public, raw, fwd, bwd = (
             getattr(getattr(torch.ops, NAMESPACE), name).default
             for name in contract.schemas(suffix)
         )
         self.public, self.raw, self.fwd, self.bwd = public, raw, fwd, bwd
         self.decomposed = contract.decomposed
+        self.missing = missing
         self.traced_through = kernels is not None
         # Traced code must see operators; eager code of a Python implementation need not, and that
         # of the binary goes past OpOverload.__call__, which costs 0.25 us.
@@ -123,6 +136,12 @@ class Variant:
 
         return call
 
+    def unavailable(self, wanted: str, device_type: str) -> str | None:
+        """Why the kernels for device type `wanted` cannot run on this one; None if they can."""
+        if device_type != wanted:
+            return f"it needs x on {wanted}, got {device_type}"
+        return self.missing.get(wanted)
+
     def autograd_rule(self, keyset: Any, *args: Any) -> Any:
         """The public operator under autograd: first order by kernels, all else by the formula."""
         tensors = [a for a in args if isinstance(a, Tensor)]
@@ -154,30 +173,57 @@ def wants_graph(tensors: Sequence[Tensor | None]) -> bool:
 
 
 def differentiable_backward(
-    decomposed: Function, args: Sequence[Any], needs: Sequence[bool], dy: Tensor
+    decomposed: Function, args: Sequence[Any], needs: Sequence[bool], *dys: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Gradients that can themselves be differentiated: the formula's, with the graph kept."""
+    """Gradients that can themselves be differentiated: the formula's, with the graph kept.
+
+    dys: one for each output of `decomposed`, None where nothing came.
+    """
     with torch.enable_grad():
         # Views of the arguments: the search for gradients ends there, short of what made the
         # arguments (one may depend on another) and of the hooks on them.
         args = [a.view_as(a) if need else a for a, need in zip(args, needs, strict=True)]
         wanted = [a for a, need in zip(args, needs, strict=True) if need]
-        grads = iter(torch.autograd.grad(decomposed(*args), wanted, dy, create_graph=True))
+        outputs = decomposed(*args)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        live = [
+            (y, dy)
+            for y, dy in zip(outputs, dys, strict=True)
+            if dy is not None and y.requires_grad
+        ]
+        ys, seeds = [y for y, _ in live], [dy for _, dy in live]
+        grads = iter(torch.autograd.grad(ys, wanted, seeds, create_graph=True, allow_unused=True))
     return tuple(next(grads) if need else None for need in needs)
+
+
+def implementations(contract: Contract, triton: Kernels, eager: Function) -> Selector:
+    """Registers an operator and says how to run it, in order of preference."""
+    binary, in_triton = native_variant(contract), triton_variant(contract, triton)
+    choices = (
+        Choice("cuda", binary.call, binary.public, partial(binary.unavailable, "cuda")),
+        Choice("cpu", binary.call, binary.public, partial(binary.unavailable, "cpu")),
+        Choice("triton", in_triton.call, in_triton.public, triton_unavailable),
+        Choice("eager", eager, eager, lambda device_type: None),
+    )
+    return Selector(contract.name, choices, on_meta=binary.public)
 
 
 def native_variant(contract: Contract) -> Variant:
     """Registers the rules of the operators in the binary; without it, also their schemas."""
     binary = native.status()
+    missing = {
+        device: reason
+        for device in ("cpu", "cuda")
+        if (reason := native.why_no_kernel(f"{NAMESPACE}::{contract.name}", device)) is not None
+    }
     for name, schema in contract.schemas().items():
         if binary.state != "loaded":
             if f"{NAMESPACE}::{name}" in native.operators():
                 continue  # another copy's, or those of a binary that does not fit
             _LIBRARY.define(name + schema)
-        for device in ("cpu", "cuda"):
-            if (reason := binary.why_not(device)) is not None:
-                _LIBRARY.impl(name, _refuse(name, reason), device.upper())
-    return _finish(contract, "", None)
+        for device, reason in missing.items():
+            _LIBRARY.impl(name, _refuse(name, reason), device.upper())
+    return _finish(contract, "", None, missing)
 
 
 def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
@@ -190,7 +236,7 @@ def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
         torch.library.register_torch_dispatch(
             f"{NAMESPACE}::{name}", FunctionalTensorMode, _trace_through(function), lib=_LIBRARY
         )
-    return _finish(contract, "__triton", kernels)
+    return _finish(contract, "__triton", kernels, {})
 
 
 def _direct(kernels: Kernels, bwd: Function) -> tuple[Function, Function]:
@@ -225,12 +271,14 @@ def _refuse(name: str, reason: str) -> Function:
     return kernel
 
 
-def _finish(contract: Contract, suffix: str, kernels: Kernels | None) -> Variant:
+def _finish(
+    contract: Contract, suffix: str, kernels: Kernels | None, missing: dict[str, str]
+) -> Variant:
     names = [f"{NAMESPACE}::{name}" for name in contract.schemas(suffix)]
     fakes = (contract.fake, contract.fake, contract.fake_fwd, contract.fake_bwd)
     for name, fake in zip(names, fakes, strict=True):
         torch.library.register_fake(name, fake, lib=_LIBRARY)
-    variant = Variant(contract, suffix, kernels)
+    variant = Variant(contract, suffix, kernels, missing)
     public = contract.name + suffix
     _LIBRARY.impl(public, variant.autograd_rule, "Autograd", with_keyset=True)
     for name, op in ((names[0], variant.public), (names[1], variant.raw)):

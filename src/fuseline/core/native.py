@@ -105,6 +105,15 @@ def status() -> Native:
     return Native("loaded", path=path, build=build, handle=handle)
 
 
+def why_no_kernel(operator: str, device_type: str) -> str | None:
+    """Why the binary runs an operator (a qualified name) on no such device; None if it does."""
+    reason = status().why_not(device_type)
+    key = device_type.upper()
+    if reason is None and not torch._C._dispatch_has_kernel_for_dispatch_key(operator, key):
+        reason = f"fuseline's binary holds no {device_type} kernel of {operator}"
+    return reason
+
+
 _python_copies = 0
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+
+from fuseline.core.tuned import Key, Table, Tile
 
 Direction = Literal["fwd", "bwd"]
 Role = Literal["ours", "eager", "native", "rival"]
@@ -78,6 +81,39 @@ class Implementation:
 
 
 @dataclass(frozen=True)
+class Tuning:
+    """How the launch parameters of an implementation are found on the machine that is there.
+
+    impl        the implementation, whose tables lie in the folder `shipped`
+    rows        row lengths that get an entry each, rising
+    candidates  (direction, bytes of an element, row; None: longer than all) -> what is worth trying
+    cases       row -> problem sizes in which tiles are timed, all on rows of that length
+    proofs      row -> more problem sizes that a tile must be right in
+    call        tile -> the operator with it: the forward without grad, the backward with
+    """
+
+    impl: str
+    shipped: Path
+    rows: tuple[int, ...]
+    candidates: Callable[[Direction, int, int | None], tuple[Tile, ...]]
+    cases: Callable[[int | None], tuple[Case, ...]]
+    proofs: Callable[[int | None], tuple[Case, ...]]
+    call: Callable[[Tile], Callable[..., Any]]
+
+    @property
+    def classes(self) -> tuple[int | None, ...]:
+        return (*self.rows, None)
+
+    def tiles(self, key: Key, row: int | None, present: Table) -> dict[str, Tile]:
+        """Tiles to compare, by their names as implementations; the present one first."""
+        direction: Direction = "bwd" if key[0] == "bwd" else "fwd"
+        # Any length beyond the last class has the tile of all others there.
+        now = present.tile(*key, self.rows[-1] + 1 if row is None else row)
+        tiles = dict.fromkeys((now, *self.candidates(direction, key[1], row)))
+        return {f"{self.impl}-{tile}": tile for tile in tiles}
+
+
+@dataclass(frozen=True)
 class OpSpec:
     """What an operator is, how to try it, and what it must cost.
 
@@ -102,6 +138,7 @@ class OpSpec:
     budget           accuracy limits
     error_cases      bad inputs and the errors they must raise
     suite_dtypes     the dtypes of a suite that does not take all
+    tuning           how `fuselab tune` finds launch parameters; None: there are none to find
     """
 
     name: str
@@ -121,6 +158,7 @@ class OpSpec:
     budget: Budget = field(default_factory=Budget)
     error_cases: tuple[ErrorCase, ...] = ()
     suite_dtypes: Mapping[str, tuple[torch.dtype, ...]] = field(default_factory=dict)
+    tuning: Tuning | None = None
 
     def implementation(self, name: str) -> Implementation:
         for impl in self.implementations:

@@ -300,10 +300,15 @@ def _errors_longdouble(
         tally = _Tally()
         out = results.get(name)
         same_shape = out is not None and tuple(out.shape) == ref.shape
-        delta = _narrow(_widen(out) - ref) if out is not None and same_shape else None
+        delta = _difference(out, ref) if out is not None and same_shape else None
         tally.add(None if out is None else out.detach().cpu(), _narrow(ref), delta)
         figures[name] = tally.figures()
     return figures
+
+
+def _difference(out: Tensor, ref: Any) -> Tensor:
+    with importlib.import_module("numpy").errstate(invalid="ignore"):  # Inf - Inf
+        return _narrow(_widen(out) - ref)
 
 
 def _widen(tensor: Tensor) -> Any:

@@ -1,2 +1,4 @@
-#define FUSELINE_ISA avx2
-#include "impl_cpu_kernels.h"
+#include "fuseline/rms_rows_kernels.h"
+#include "impl_cpu_dispatch.h"
+
+const fuseline::rms::Kernels fuseline::rms_norm::kernels_avx2 = fuseline::rms::kKernels<false>;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import contract, native
-from fuseline.core.device import triton_unavailable
+from fuseline.core import arguments, contract
+from fuseline.core.batching import in_front, one, weight_in_front
 from fuseline.core.layout import as_rows, dense
-from fuseline.core.select import Choice, Selector
+from fuseline.core.spec import Direction
+from fuseline.core.tuned import Tile
 from fuseline.ops.rms_norm import impl_eager
+from fuseline.primitives.rms import normalised, statistics_dtype
 
-DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # What enable() puts these kernels in the place of: the schemas of torch 2.10, 2.13 and 2.15.
 ATEN = {
     "_fused_rms_norm": (
@@ -29,7 +30,7 @@ ATEN = {
         "Tensor rstd, Tensor? weight, bool[2] output_mask) -> (Tensor, Tensor)"
     ),
 }
-_EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
+_EPS = arguments.EPS
 
 
 def rms_norm(
@@ -74,64 +75,15 @@ def rms_norm(
 
 def validate(x: Tensor, weight: Tensor | None, eps: float | None) -> float:
     """Refuses what no implementation takes, naming the argument; returns eps."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"rms_norm: x is a {type(x).__name__}, expected a torch.Tensor")
-    have = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-    if x.dtype not in DTYPES:
-        raise TypeError(f"rms_norm: x has dtype {x.dtype}, expected one of: {have}")
-    if x.dim() == 0:
-        raise ValueError("rms_norm: x is a scalar (0 dimensions), expected at least one dimension")
-    _require_strided("x", x)
-    if weight is not None:
-        if not isinstance(weight, Tensor):
-            raise TypeError(
-                f"rms_norm: weight is a {type(weight).__name__}, expected a torch.Tensor or None"
-            )
-        _require_strided("weight", weight)
-        if weight.dtype not in (x.dtype, torch.float32):
-            other = "" if x.dtype == torch.float32 else " or torch.float32"
-            raise TypeError(
-                f"rms_norm: weight has dtype {weight.dtype}, expected {x.dtype} (as x){other}"
-            )
-        if tuple(weight.shape) != (x.shape[-1],):
-            raise ValueError(
-                f"rms_norm: weight has shape {tuple(weight.shape)}, "
-                f"expected {(x.shape[-1],)}, the last dimension of x"
-            )
-        if weight.device != x.device:
-            raise ValueError(
-                f"rms_norm: weight is on {weight.device}, expected {x.device}, the device of x"
-            )
-    if eps is None:
-        return _EPS[x.dtype]
-    if not isinstance(eps, (Real, torch.SymFloat)):
-        raise TypeError(f"rms_norm: eps is a {type(eps).__name__}, expected a float or None")
-    if not eps >= 0.0:
-        raise ValueError(f"rms_norm: eps is {eps}, expected a number >= 0")
-    return eps if isinstance(eps, torch.SymFloat) else float(eps)
-
-
-def _require_strided(name: str, t: Tensor) -> None:
-    if t.layout != torch.strided or t.is_nested:
-        came = "nested" if t.is_nested else t.layout
-        raise TypeError(f"rms_norm: {name} has layout {came}, expected torch.strided")
+    arguments.require_rows("rms_norm", x)
+    arguments.require_weight("rms_norm", weight, x)
+    return arguments.require_eps("rms_norm", eps, x)
 
 
 def _validate_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor) -> None:
     validate(x, weight, None)
-    for name, t, shape, dtype in (
-        ("dy", dy, x.shape, x.dtype),
-        ("rstd", rstd, x.shape[:-1], _statistics_dtype(x)),
-    ):
-        if (t.shape, t.dtype, t.device) != (shape, dtype, x.device):
-            raise ValueError(
-                f"rms_norm: {name} has shape {tuple(t.shape)}, {t.dtype}, on {t.device}, "
-                f"expected {tuple(shape)}, {dtype}, on {x.device}"
-            )
-
-
-def _statistics_dtype(x: Tensor) -> torch.dtype:
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+    arguments.require_exactly("rms_norm", "dy", dy, x.shape, x.dtype, x.device)
+    arguments.require_exactly("rms_norm", "rstd", rstd, x.shape[:-1], statistics_dtype(x), x.device)
 
 
 def _fake(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -140,7 +92,7 @@ def _fake(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 def _fake_fwd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    return _fake(x, weight, eps), x.new_empty(x.shape[:-1], dtype=_statistics_dtype(x))
+    return _fake(x, weight, eps), x.new_empty(x.shape[:-1], dtype=statistics_dtype(x))
 
 
 def _fake_bwd(
@@ -156,29 +108,7 @@ def _fake_bwd(
 def decomposed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, weight, None)
-    return _formula(x, weight, eps)
-
-
-def _formula(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """The formula; the weight may be any that broadcasts.
-
-    Rows are scaled by a power of two first, so that no square overflows; the scale cancels.
-    """
-    h = x.to(_statistics_dtype(x))
-    if x.shape[-1] == 0:
-        return h.to(x.dtype) if weight is None else (h * weight).to(x.dtype)
-    with torch.no_grad():
-        largest = torch.nan_to_num(h.detach().abs().amax(-1, keepdim=True), 1.0, 1.0, 1.0)
-        # Where eps outweighs the row, it is eps that must stay in range.
-        least = torch.sym_min(abs(eps) ** 0.5, torch.finfo(h.dtype).max)
-        exponent = torch.frexp(largest.clamp(min=least)).exponent
-        limit = 1022 if h.dtype == torch.float64 else 126
-        scale = torch.exp2(-exponent.clamp(-limit, limit).to(h.dtype))
-    h = h * scale
-    y: Tensor = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + (eps * scale) * scale)
-    if weight is not None:
-        y = y * weight
-    return y.to(x.dtype)
+    return normalised(x, weight, eps)
 
 
 def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
@@ -209,20 +139,13 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Any, x: Tensor, weight: Tensor | None, eps: float) -> Any:
         x_dim, weight_dim, _ = in_dims
         if info.batch_size:
-            validate(_one(x, x_dim), None if weight is None else _one(weight, weight_dim), None)
-        x = x.movedim(x_dim, 0) if x_dim is not None else x.expand(info.batch_size, *x.shape)
+            validate(one(x, x_dim), None if weight is None else one(weight, weight_dim), None)
+        x = in_front(x, x_dim, info.batch_size)
         if weight is None or weight_dim is None:
             return op(x, weight, eps), 0
-        weight = weight.movedim(weight_dim, 0)
-        weight = weight.view(weight.shape[0], *(1,) * (x.dim() - 2), weight.shape[-1])
-        return _formula(x, weight, eps), 0
+        return normalised(x, weight_in_front(weight, weight_dim, x.dim()), eps), 0
 
     return rule
-
-
-def _one(t: Tensor, batch_dim: int | None) -> Tensor:
-    """What one element of a batch sees of a tensor."""
-    return t if batch_dim is None else t.select(batch_dim, 0)
 
 
 CONTRACT = contract.Contract(
@@ -240,24 +163,39 @@ CONTRACT = contract.Contract(
 )
 
 
-def _triton_run(
-    x: Tensor, weight: Tensor | None, eps: float, wrap: Callable[[Any], Any] | None = None
-) -> Tensor:
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
     from fuseline.ops.rms_norm import impl_triton
 
+    return impl_triton
+
+
+def _triton_run(
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    wrap: Callable[[Any], Any] | None = None,
+    tile: Tile | None = None,
+) -> Tensor:
+    impl, usual = _triton(), wrap is None and tile is None
+    if usual:
+        like_before: Tensor | None = impl.again(x, weight, eps)
+        if like_before is not None:
+            return like_before
     validate(x, weight, None)
-    y, _ = impl_triton.fwd(as_rows(x), dense(weight), eps, save_rstd=False, wrap=wrap)
+    rows, scale = as_rows(x), dense(weight)
+    y: Tensor = impl.fwd(rows, scale, eps, save_rstd=False, wrap=wrap, tile=tile)[0]
+    if usual:
+        impl.remember(x, weight, y, eps)
     return y.view(x.shape)
 
 
 def _triton_fwd(
     x: Tensor, weight: Tensor | None, eps: float, wrap: Callable[[Any], Any] | None = None
 ) -> tuple[Tensor, Tensor]:
-    from fuseline.ops.rms_norm import impl_triton
-
     validate(x, weight, None)
-    y, rstd = impl_triton.fwd(as_rows(x), dense(weight), eps, save_rstd=True, wrap=wrap)
-    assert rstd is not None
+    y, rstd = _triton().fwd(as_rows(x), dense(weight), eps, save_rstd=True, wrap=wrap)
     return y.view(x.shape), rstd.view(x.shape[:-1])
 
 
@@ -269,18 +207,35 @@ def _triton_bwd(
     need_dx: bool,
     need_dweight: bool,
     wrap: Callable[[Any], Any] | None = None,
+    tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
-    from fuseline.ops.rms_norm import impl_triton
-
     _validate_bwd(dy, x, weight, rstd)
     need_dweight = need_dweight and weight is not None
-    dx, dweight = impl_triton.bwd(
-        as_rows(dy), as_rows(x), dense(weight), rstd.reshape(-1), need_dx, need_dweight, wrap=wrap
-    )
+    rows = (as_rows(dy), as_rows(x), dense(weight), rstd.reshape(-1))
+    dx, dweight = _triton().bwd(*rows, need_dx, need_dweight, wrap=wrap, tile=tile)
     return (
         x.new_empty((0,)) if dx is None else dx.view(x.shape),
         x.new_empty((0,)) if dweight is None else dweight,
     )
+
+
+def triton_candidates(direction: Direction, element_size: int, row: int | None) -> tuple[Tile, ...]:
+    """Tiles worth trying for rows up to this length."""
+    found: tuple[Tile, ...] = _triton().candidates(direction, element_size, row)
+    return found
+
+
+def triton_with(tile: Tile) -> Callable[..., Tensor]:
+    """RMSNorm in Triton with a tile of one's own: for the forward; with grad, the backward."""
+    differentiable = _function(_triton_fwd, partial(_triton_bwd, tile=tile))
+
+    def call(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        if torch.is_grad_enabled():
+            y: Tensor = differentiable.apply(x, weight, eps)
+            return y
+        return _triton_run(x, weight, eps, tile=tile)
+
+    return call
 
 
 def _eager(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -288,28 +243,5 @@ def _eager(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return impl_eager.rms_norm(x, weight, eps).contiguous()
 
 
-_NATIVE = contract.native_variant(CONTRACT)
-_TRITON = contract.triton_variant(
-    CONTRACT, contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
-)
-
-
-def _only_on(device_type: str) -> Callable[[str], str | None]:
-    def unavailable(actual: str) -> str | None:
-        if actual != device_type:
-            return f"it needs x on {device_type}, got {actual}"
-        return native.status().why_not(device_type)
-
-    return unavailable
-
-
-SELECTOR = Selector(
-    "rms_norm",
-    (
-        Choice("cuda", _NATIVE.call, _NATIVE.public, _only_on("cuda")),
-        Choice("cpu", _NATIVE.call, _NATIVE.public, _only_on("cpu")),
-        Choice("triton", _TRITON.call, _TRITON.public, triton_unavailable),
-        Choice("eager", _eager, _eager, lambda device_type: None),
-    ),
-    on_meta=_NATIVE.public,
-)
+_TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)

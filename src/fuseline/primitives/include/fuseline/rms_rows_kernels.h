@@ -1,12 +1,14 @@
-// RMSNorm over rows, forward and backward, for the instruction set the including file is built for
-// (it defines FUSELINE_ISA). Everything is in an unnamed namespace and uses no template of the
-// standard library: what the linker merges could carry wider instructions than the processor has.
+// The root-mean-square norm over rows, forward and backward, for the instruction set the including
+// file is built for. Everything is in an unnamed namespace and uses no template of the standard
+// library: what the linker merges could carry wider instructions than the processor has.
+#pragma once
+
 #include <cfloat>
 
-#include "impl_cpu_dispatch.h"
-#include "impl_cpu_lanes.h"
+#include "fuseline/lanes.h"
+#include "fuseline/rms_rows.h"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 namespace {
 
 // body(i, part) for the vectors of columns [i, last); the row, or block of it, begins at `first`.
@@ -83,9 +85,30 @@ __attribute__((noinline)) double second_look(const X* x, const W* w, X* y, int64
   return rstd * scale;
 }
 
-// y = x * rstd * weight. Owns rows [first, last). Reads x (the second time from cache), weight.
-// Writes y and, if asked for, rstd.
-template <class X, class W>
+// Sum of the squares of a row. Reads x.
+template <class C, class X>
+inline double sum_squares(const X* x, int64_t n) {
+  return sum_row<C>(n, [=](int64_t i, auto part) {
+    const auto v = load<C>(x + i, part);
+    return v * v;
+  });
+}
+
+// The same of x + residual, as it is rounded to new_residual. Reads x, residual. Writes it.
+template <class C, class X>
+inline double add_sum_squares(const X* x, const X* residual, X* new_residual, int64_t n) {
+  return sum_row<C>(n, [=](int64_t i, auto part) {
+    const Vector<C> sum = load<C>(x + i, part) + load<C>(residual + i, part);
+    store<C>(new_residual + i, sum, part);
+    const auto v = rounded<X, C>(sum);
+    return v * v;
+  });
+}
+
+// y = h * rstd * weight, where h is x or, if kAdds, new_residual = x + residual. Owns rows
+// [first, last). Reads x, residual, weight, and h a second time from cache. Writes new_residual, y
+// and, if asked for, rstd.
+template <bool kAdds, class X, class W>
 void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
   constexpr bool kDouble = sizeof(C) == sizeof(double);
@@ -93,31 +116,41 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
   for (int64_t row = first; row < last; ++row) {
-    const X* x = static_cast<const X*>(args.x) + row * args.stride;
+    const X* x = static_cast<const X*>(args.x) + row * args.x_stride;
+    const X* residual = x;
+    const X* h = x;
     X* y = static_cast<X*>(args.y) + row * n;
-    const double sum = sum_row<C>(n, [=](int64_t i, auto part) {
-      const auto v = load<C>(x + i, part);
-      return v * v;
-    });
+    double sum;
+    if constexpr (kAdds) {
+      residual = static_cast<const X*>(args.residual) + row * args.residual_stride;
+      X* new_residual = static_cast<X*>(args.new_residual) + row * n;
+      sum = add_sum_squares<C>(x, residual, new_residual, n);
+      h = new_residual;
+    } else {
+      sum = sum_squares<C>(x, n);
+    }
     const double square = sum / static_cast<double>(n), size = __builtin_fabs(args.eps);
     const double largest = square > size ? square : size;  // their sum is 0 where eps = -square
     double rstd = 1 / __builtin_sqrt(square + args.eps);
     if (largest >= kLeast && largest <= kMost) {
       each_vector<C>(n, [=, r = static_cast<C>(rstd)](int64_t i, auto part) {
-        __builtin_prefetch(x + args.stride + i);  // the next row arrives while this one is written
-        store<C>(y + i, load<C>(x + i, part) * r * load_weight<C>(w, i, part), part);
+        // The next row arrives while this one is written.
+        __builtin_prefetch(x + args.x_stride + i);
+        if (kAdds) __builtin_prefetch(residual + args.residual_stride + i);
+        store<C>(y + i, load<C>(h + i, part) * r * load_weight<C>(w, i, part), part);
       });
     } else {
-      rstd = second_look(x, w, y, n, args.eps, largest);
+      rstd = second_look(h, w, y, n, args.eps, largest);
     }
     if (args.rstd) static_cast<C*>(args.rstd)[row] = static_cast<C>(rstd);
   }
 }
 
-// dx = rstd * (dy * w - xhat * mean(dy * w * xhat)), xhat = x * rstd. Owns one row. Reads dy, x,
-// weight (the second time from cache). Writes dx.
-template <class X, class W, class C>
-inline void backward_dx(const X* dy, const X* x, const W* w, C rstd, X* dx, int64_t n) {
+// dx = rstd * (dy * w - xhat * mean(dy * w * xhat)) + added, xhat = x * rstd. Owns one row. Reads
+// dy, x, weight (the second time from cache), added. Writes dx.
+template <class X, class W, class A, class C>
+inline void backward_dx(const X* dy, const X* x, const W* w, const A* added, C rstd, X* dx,
+                        int64_t n) {
   const double sum = sum_row<C>(n, [=](int64_t i, auto part) {
     return load<C>(dy + i, part) * load_weight<C>(w, i, part) * (load<C>(x + i, part) * rstd);
   });
@@ -125,7 +158,7 @@ inline void backward_dx(const X* dy, const X* x, const W* w, C rstd, X* dx, int6
   each_vector<C>(n, [=](int64_t i, auto part) {
     const auto dxhat = load<C>(dy + i, part) * load_weight<C>(w, i, part);
     const auto xhat = load<C>(x + i, part) * rstd;
-    store<C>(dx + i, (dxhat - xhat * mean) * rstd, part);
+    store<C>(dx + i, plus<C>((dxhat - xhat * mean) * rstd, added, i, part), part);
   });
 }
 
@@ -145,8 +178,8 @@ inline void backward_dweight(const X* dy, int64_t dy_stride, const X* x, int64_t
 }
 
 // Owns rows [first, last), four at a time: their sum is taken in C, the sum of such sums in fp64.
-// Reads dy, x, rstd, weight. Writes dx and dweight, whichever is asked for.
-template <class X, class W>
+// Reads dy, x, rstd, weight, added. Writes dx and dweight, whichever is asked for.
+template <class X, class W, class A>
 void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
   using C = Compute<X>;
   constexpr int kGroup = 4;
@@ -159,8 +192,9 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
     const C* rstd = static_cast<const C*>(args.rstd) + row;
     const int64_t count = last - row < kGroup ? last - row : kGroup;
     for (int64_t r = 0; args.dx && r < count; ++r) {
+      const A* added = static_cast<const A*>(args.added) + (row + r) * args.added_stride;
       X* dx = static_cast<X*>(args.dx) + (row + r) * n;
-      backward_dx(dy + r * args.dy_stride, x + r * args.x_stride, w, rstd[r], dx, n);
+      backward_dx(dy + r * args.dy_stride, x + r * args.x_stride, w, added, rstd[r], dx, n);
     }
     if (!dweight) continue;
     if (count == kGroup) {
@@ -191,35 +225,38 @@ void reduce(double* sums, int64_t chunks, int64_t n, int64_t first, int64_t last
   });
 }
 
-template <class X, class W>
+template <bool kAdds, class X, class W>
 void forward_pair(const ForwardArgs& args, int64_t first, int64_t last) {
-  args.weight ? forward<X, W>(args, first, last) : forward<X, NoWeight>(args, first, last);
+  args.weight ? forward<kAdds, X, W>(args, first, last)
+              : forward<kAdds, X, Absent>(args, first, last);
 }
 
-template <class X, class W>
+template <class X, class A, class W>
+void backward_weighted(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
+  args.weight ? backward<X, W, A>(args, first, last, dweight)
+              : backward<X, Absent, A>(args, first, last, dweight);
+}
+
+template <bool kAdds, class X, class W>
 void backward_pair(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
-  args.weight ? backward<X, W>(args, first, last, dweight)
-              : backward<X, NoWeight>(args, first, last, dweight);
+  if constexpr (kAdds) {
+    if (args.added) return backward_weighted<X, X, W>(args, first, last, dweight);
+  }
+  backward_weighted<X, Absent, W>(args, first, last, dweight);
 }
-
-}  // namespace
-
-#define FUSELINE_JOIN_(a, b) a##b
-#define FUSELINE_JOIN(a, b) FUSELINE_JOIN_(a, b)
-#define FUSELINE_STRING_(a) #a
-#define FUSELINE_STRING(a) FUSELINE_STRING_(a)
 
 // Rows: x is f64, f32, f16, bf16; columns: weight is.
-const Kernels FUSELINE_JOIN(kernels_, FUSELINE_ISA) = {
-    FUSELINE_STRING(FUSELINE_ISA),
-    {{forward_pair<double, double>, forward_pair<double, float>},
-     {nullptr, forward_pair<float, float>},
-     {nullptr, forward_pair<f16, float>, forward_pair<f16, f16>},
-     {nullptr, forward_pair<bf16, float>, nullptr, forward_pair<bf16, bf16>}},
-    {{backward_pair<double, double>, backward_pair<double, float>},
-     {nullptr, backward_pair<float, float>},
-     {nullptr, backward_pair<f16, float>, backward_pair<f16, f16>},
-     {nullptr, backward_pair<bf16, float>, nullptr, backward_pair<bf16, bf16>}},
+template <bool kAdds>
+constexpr Kernels kKernels = {
+    {{forward_pair<kAdds, double, double>, forward_pair<kAdds, double, float>},
+     {nullptr, forward_pair<kAdds, float, float>},
+     {nullptr, forward_pair<kAdds, f16, float>, forward_pair<kAdds, f16, f16>},
+     {nullptr, forward_pair<kAdds, bf16, float>, nullptr, forward_pair<kAdds, bf16, bf16>}},
+    {{backward_pair<kAdds, double, double>, backward_pair<kAdds, double, float>},
+     {nullptr, backward_pair<kAdds, float, float>},
+     {nullptr, backward_pair<kAdds, f16, float>, backward_pair<kAdds, f16, f16>},
+     {nullptr, backward_pair<kAdds, bf16, float>, nullptr, backward_pair<kAdds, bf16, bf16>}},
     {reduce<double>, reduce<float>, reduce<f16>, reduce<bf16>}};
 
-}  // namespace fuseline::rms_norm
+}  // namespace
+}  // namespace fuseline::rms

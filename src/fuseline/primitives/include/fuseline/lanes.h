@@ -10,7 +10,7 @@
 #include <immintrin.h>
 #endif
 
-namespace fuseline::rms_norm {
+namespace fuseline {
 namespace {
 
 #if defined(__AVX512F__)
@@ -42,7 +42,8 @@ struct f16 {
 struct bf16 {
   uint16_t bits;
 };
-struct NoWeight {};
+// Stands for the element of an input that is not there.
+struct Absent {};
 
 template <class X>
 struct ComputeOf {
@@ -178,6 +179,18 @@ inline void store(X* p, const Vector<C>& v, Whole) {
   }
 }
 
+// What a load sees of v once it is stored as X.
+template <class X, class C>
+inline Vector<C> rounded(const Vector<C>& v) {
+  constexpr int kN = kLanes<C>;
+  if constexpr (sizeof(X) == 2) {
+    const auto bits = from_float<kN>(__builtin_convertvector(v, Lanes<float, kN>), X{});
+    return __builtin_convertvector(to_float<kN>(bits, X{}), Vector<C>);
+  } else {
+    return __builtin_convertvector(__builtin_convertvector(v, Lanes<X, kN>), Vector<C>);
+  }
+}
+
 template <class C, class X>
 inline Vector<C> load(const X* p, Short part) {
   X buffer[kLanes<C>] = {};
@@ -198,8 +211,18 @@ inline Vector<C> load_weight(const W* w, int64_t i, Part part) {
   return load<C>(w + i, part);
 }
 template <class C, class Part>
-inline Vector<C> load_weight(const NoWeight*, int64_t, Part) {
+inline Vector<C> load_weight(const Absent*, int64_t, Part) {
   return Vector<C>{} + 1;
+}
+
+// v and what is to be added to it from column i on, if anything is.
+template <class C, class X, class Part>
+inline Vector<C> plus(const Vector<C>& v, const X* added, int64_t i, Part part) {
+  if constexpr (std::is_same_v<X, Absent>) {
+    return v;
+  } else {
+    return v + load<C>(added + i, part);
+  }
 }
 
 // v with zeros where an Overlap repeats columns.
@@ -260,4 +283,4 @@ inline void add_to(double* p, const Vector<C>& v, Short part) {
 }
 
 }  // namespace
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline

@@ -1,0 +1,97 @@
+"""What operators on rows check of their arguments; messages name operator and argument."""
+
+from __future__ import annotations
+
+from numbers import Real
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+# eps where none is given.
+EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
+
+
+def require_rows(op: str, x: Tensor, name: str = "x") -> None:
+    """Refuses an x (called `name`) that is not (..., N) of one of DTYPES."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{op}: {name} is a {type(x).__name__}, expected a torch.Tensor")
+    have = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+    if x.dtype not in DTYPES:
+        raise TypeError(f"{op}: {name} has dtype {x.dtype}, expected one of: {have}")
+    if x.dim() == 0:
+        raise ValueError(
+            f"{op}: {name} is a scalar (0 dimensions), expected at least one dimension"
+        )
+    _require_strided(op, name, x)
+
+
+def require_twin(op: str, name: str, t: Tensor, x: Tensor) -> None:
+    """Refuses a second input whose shape, dtype or device is not that of x."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{op}: {name} is a {type(t).__name__}, expected a torch.Tensor")
+    _require_strided(op, name, t)
+    if t.dtype != x.dtype:
+        raise TypeError(f"{op}: {name} has dtype {t.dtype}, expected {x.dtype} (as x)")
+    if t.shape != x.shape:
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(t.shape)}, expected {tuple(x.shape)}, that of x"
+        )
+    _require_device(op, name, t, x, "x")
+
+
+def require_weight(op: str, weight: Tensor | None, x: Tensor, name: str = "x") -> None:
+    """Refuses a weight that is not (N,), of the dtype of x (called `name`) or float32, beside x."""
+    if weight is None:
+        return
+    if not isinstance(weight, Tensor):
+        raise TypeError(
+            f"{op}: weight is a {type(weight).__name__}, expected a torch.Tensor or None"
+        )
+    _require_strided(op, "weight", weight)
+    if weight.dtype not in (x.dtype, torch.float32):
+        other = "" if x.dtype == torch.float32 else " or torch.float32"
+        raise TypeError(
+            f"{op}: weight has dtype {weight.dtype}, expected {x.dtype} (as {name}){other}"
+        )
+    if tuple(weight.shape) != (x.shape[-1],):
+        raise ValueError(
+            f"{op}: weight has shape {tuple(weight.shape)}, "
+            f"expected {(x.shape[-1],)}, the last dimension of {name}"
+        )
+    _require_device(op, "weight", weight, x, name)
+
+
+def require_eps(op: str, eps: float | None, x: Tensor) -> float:
+    """Refuses what is no number >= 0; returns eps, that of x's dtype for None."""
+    if eps is None:
+        return EPS[x.dtype]
+    if not isinstance(eps, (Real, torch.SymFloat)):
+        raise TypeError(f"{op}: eps is a {type(eps).__name__}, expected a float or None")
+    if not eps >= 0.0:
+        raise ValueError(f"{op}: eps is {eps}, expected a number >= 0")
+    return eps if isinstance(eps, torch.SymFloat) else float(eps)
+
+
+def require_exactly(
+    op: str, name: str, t: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device
+) -> None:
+    """Refuses an argument of a backward that is not what the forward saved or gave."""
+    if (t.shape, t.dtype, t.device) != (shape, dtype, device):
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(t.shape)}, {t.dtype}, on {t.device}, "
+            f"expected {tuple(shape)}, {dtype}, on {device}"
+        )
+
+
+def _require_strided(op: str, name: str, t: Tensor) -> None:
+    if t.layout != torch.strided or t.is_nested:
+        came = "nested" if t.is_nested else t.layout
+        raise TypeError(f"{op}: {name} has layout {came}, expected torch.strided")
+
+
+def _require_device(op: str, name: str, t: Tensor, x: Tensor, x_name: str) -> None:
+    if t.device != x.device:
+        raise ValueError(
+            f"{op}: {name} is on {t.device}, expected {x.device}, the device of {x_name}"
+        )

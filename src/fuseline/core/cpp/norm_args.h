@@ -1,0 +1,111 @@
+// What the backends of a norm over rows check before they touch memory (raw torch.ops calls are
+// public), and the outputs they allocate.
+#pragma once
+
+#include "tensor.h"
+
+namespace fuseline {
+
+// The dtype of the statistics (and of rstd): fp64 for fp64, else fp32.
+inline ScalarType stat_dtype(ScalarType x) {
+  return x == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
+inline bool is_supported(ScalarType t) {
+  return t == ScalarType::Double || t == ScalarType::Float || t == ScalarType::Half ||
+         t == ScalarType::BFloat16;
+}
+
+inline bool same_sizes(IntHeaderOnlyArrayRef a, IntHeaderOnlyArrayRef b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return false;
+  }
+  return true;
+}
+
+// Whether `rstd` has the sizes of x but the last, and perhaps ones after them.
+inline bool has_one_a_row(IntHeaderOnlyArrayRef rstd, IntHeaderOnlyArrayRef x) {
+  const size_t rows = x.size() - 1;
+  if (rstd.size() < rows) return false;
+  for (size_t d = 0; d < rstd.size(); ++d) {
+    if (rstd[d] != (d < rows ? x[d] : 1)) return false;
+  }
+  return true;
+}
+
+// The checks of one operator; `x` is what its rows are called in the messages.
+struct NormArgs {
+  const char* op;
+  const char* x = "x";
+
+  void check_rows(const Tensor& rows) const {
+    STD_TORCH_CHECK(is_strided(rows), op, ": ", x, " must be a dense strided tensor");
+    STD_TORCH_CHECK(rows.dim() >= 1, op, ": ", x,
+                    " must have at least one dimension, got a scalar");
+    STD_TORCH_CHECK(is_supported(rows.scalar_type()), op, ": ", x,
+                    " must be float64, float32, float16 or bfloat16");
+  }
+
+  // Refuses a tensor `name` that is not of the shape, dtype and device of the rows.
+  void check_twin(const char* name, const Tensor& t, const Tensor& rows) const {
+    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    STD_TORCH_CHECK(same_sizes(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
+                    to_string(t.sizes()), ", expected that of ", x, ", ", to_string(rows.sizes()));
+    STD_TORCH_CHECK(t.scalar_type() == rows.scalar_type(), op, ": ", name,
+                    " must have the dtype of ", x);
+    check_device(name, t, rows);
+  }
+
+  // `weight` comes back contiguous.
+  void check_weight(std::optional<Tensor>& weight, const Tensor& rows) const {
+    if (!weight) return;
+    const int64_t n = rows.sizes()[rows.dim() - 1];
+    STD_TORCH_CHECK(is_strided(*weight), op, ": weight must be a dense strided tensor");
+    STD_TORCH_CHECK(weight->dim() == 1 && weight->sizes()[0] == n, op, ": weight has shape ",
+                    to_string(weight->sizes()), ", expected [", n, "], the last dimension of ", x);
+    STD_TORCH_CHECK(
+        weight->scalar_type() == rows.scalar_type() || weight->scalar_type() == ScalarType::Float,
+        op, ": weight must have the dtype of ", x, " or float32");
+    check_device("weight", *weight, rows);
+    weight = counted_contiguous(*weight);
+  }
+
+  // `rstd` comes back contiguous.
+  void check_rstd(Tensor& rstd, const Tensor& rows) const {
+    STD_TORCH_CHECK(is_strided(rstd), op, ": rstd must be a dense strided tensor");
+    STD_TORCH_CHECK(has_one_a_row(rstd.sizes(), rows.sizes()), op, ": rstd has shape ",
+                    to_string(rstd.sizes()), ", expected that of ", x,
+                    " without its last dimension");
+    STD_TORCH_CHECK(rstd.scalar_type() == stat_dtype(rows.scalar_type()), op,
+                    ": rstd must be float32, or float64 for a float64 ", x);
+    check_device("rstd", rstd, rows);
+    rstd = counted_contiguous(rstd);
+  }
+
+ private:
+  void check_device(const char* name, const Tensor& t, const Tensor& rows) const {
+    STD_TORCH_CHECK(device_of(t) == device_of(rows), op, ": ", name, " is on ",
+                    to_string(device_of(t)), ", ", x, " is on ", to_string(device_of(rows)));
+  }
+};
+
+inline Tensor allocate_like(const Tensor& x) {
+  return allocate(x.sizes(), x.scalar_type(), device_of(x));
+}
+
+// One a row, with so many ones after the rows' own dimensions: ATen's rstd has them.
+inline Tensor allocate_rstd(const Tensor& x, size_t ones = 0) {
+  const auto sizes = x.sizes();
+  std::vector<int64_t> shape(sizes.begin(), sizes.end() - 1);
+  shape.resize(shape.size() + ones, 1);
+  return allocate({shape.data(), shape.size()}, stat_dtype(x.scalar_type()), device_of(x));
+}
+
+// The stand-in for a gradient that was not asked for.
+inline Tensor allocate_none(const Tensor& x) {
+  const int64_t zero = 0;
+  return allocate(IntHeaderOnlyArrayRef(&zero, 1), x.scalar_type(), device_of(x));
+}
+
+}  // namespace fuseline

@@ -1,0 +1,1 @@
+"""What at least two operators use inside their kernels, or around them."""

@@ -1,0 +1,126 @@
+// The root-mean-square norm on the CPU around the row kernels: dtypes, threads, and the sum over
+// chunks of rows.
+#pragma once
+
+#include <algorithm>
+#include <tuple>
+
+#include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/rms_rows.h"
+
+namespace fuseline::rms {
+
+inline Element element_of(const Tensor& t) {
+  switch (t.scalar_type()) {
+    case ScalarType::Double:
+      return Element::f64;
+    case ScalarType::Float:
+      return Element::f32;
+    case ScalarType::Half:
+      return Element::f16;
+    default:
+      return Element::bf16;
+  }
+}
+
+template <class Table>
+auto pick(const Table& table, const Tensor& x, const std::optional<Tensor>& weight) {
+  const Element e = element_of(x);
+  return table[static_cast<int>(e)][static_cast<int>(weight ? element_of(*weight) : e)];
+}
+
+inline const void* data_or_null(const std::optional<Tensor>& t) {
+  return t ? t->const_data_ptr() : nullptr;
+}
+
+// fn(first, last) over `items`, each of which has `elements`.
+template <class F>
+void parallel(int64_t items, int64_t elements, const F& fn) {
+  // Elements a thread gets at least: ATen's own grain size.
+  constexpr int64_t kGrain = 32768;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, elements));
+  if (items <= grain) return fn(0, items);
+  torch::stable::parallel_for(0, items, grain, fn);
+}
+
+// Writes y and, where there is a place for it, rstd; with a residual, new_residual as well.
+inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* residual,
+                    const std::optional<Tensor>& weight, double eps, const Tensor* new_residual,
+                    const Tensor& y, const Tensor* rstd) {
+  const Rows in = rows_of(x);
+  if (in.n == 0 && !rstd) return;  // any number of empty rows
+  ForwardArgs args{};
+  args.x = in.data();
+  args.weight = data_or_null(weight);
+  args.y = y.mutable_data_ptr();
+  args.rstd = rstd ? rstd->mutable_data_ptr() : nullptr;
+  args.n = in.n;
+  args.x_stride = in.stride;
+  args.eps = eps;
+  std::optional<Rows> other;
+  if (residual) {
+    other = rows_of(*residual);
+    args.residual = other->data();
+    args.residual_stride = other->stride;
+    args.new_residual = new_residual->mutable_data_ptr();
+  }
+  const ForwardRows rows = pick(kernels.forward, x, weight);
+  parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
+}
+
+// Rows whose dweight one thread sums in one go. It depends on the shape alone, so that the result
+// does not depend on the number of threads: 64 chunks feed as many threads, and at 256 rows a chunk
+// the sums are 1 % of what is read. Chunks of one row made (64, 65536) fp32 twice as slow as of
+// four (2 cores, 2026-11-20).
+inline int64_t chunk_rows(int64_t rows) { return std::clamp<int64_t>((rows + 63) / 64, 4, 256); }
+
+// dx (plus `added`, if there is one) and dweight, each empty where it is not asked for.
+inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor& dy,
+                                           const std::optional<Tensor>& added, const Tensor& x,
+                                           const std::optional<Tensor>& weight, const Tensor& rstd,
+                                           bool need_dx, bool need_dweight) {
+  need_dweight = need_dweight && weight;
+  Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
+  Tensor dweight = need_dweight ? allocate_like(*weight) : allocate_none(x);
+  if (!need_dx && !need_dweight) return {dx, dweight};
+
+  const Rows dys = rows_of(dy);
+  const Rows xs = rows_of(x);
+  std::optional<Rows> addends;
+  if (added && need_dx) addends = rows_of(*added);
+  const int64_t n = xs.n;
+  const int64_t chunk = chunk_rows(xs.rows);
+  const int64_t chunks = std::max<int64_t>(1, (xs.rows + chunk - 1) / chunk);
+  std::optional<Tensor> scratch;
+  if (need_dweight) {
+    const int64_t size = chunks * n;
+    scratch = allocate(IntHeaderOnlyArrayRef(&size, 1), ScalarType::Double, device_of(x));
+  }
+  double* sums = scratch ? static_cast<double*>(scratch->mutable_data_ptr()) : nullptr;
+
+  const BackwardArgs args{dys.data(),
+                          addends ? addends->data() : nullptr,
+                          xs.data(),
+                          data_or_null(weight),
+                          rstd.const_data_ptr(),
+                          need_dx ? dx.mutable_data_ptr() : nullptr,
+                          n,
+                          dys.stride,
+                          addends ? addends->stride : 0,
+                          xs.stride};
+  const BackwardRows rows = pick(kernels.backward, x, weight);
+  parallel(chunks, chunk * n, [&](int64_t first, int64_t last) {
+    for (int64_t c = first; c < last; ++c) {
+      rows(args, c * chunk, std::min(xs.rows, (c + 1) * chunk), sums ? sums + c * n : nullptr);
+    }
+  });
+  if (sums) {
+    const ReduceColumns reduce = kernels.reduce[static_cast<int>(element_of(dweight))];
+    void* out = dweight.mutable_data_ptr();
+    parallel(n, chunks,
+             [&](int64_t first, int64_t last) { reduce(sums, chunks, n, first, last, out); });
+  }
+  return {dx, dweight};
+}
+
+}  // namespace fuseline::rms

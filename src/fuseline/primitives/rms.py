@@ -1,0 +1,34 @@
+"""The root-mean-square norm in torch operations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def statistics_dtype(x: Tensor) -> torch.dtype:
+    """What the statistics of x's rows are computed and saved in."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def normalised(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """x * rsqrt(mean(x^2) + eps) * weight, which autograd, vmap and jvp can take apart.
+
+    The weight may be any that broadcasts. Rows are scaled by a power of two first, so that no
+    square overflows; the scale cancels.
+    """
+    h = x.to(statistics_dtype(x))
+    if x.shape[-1] == 0:
+        return h.to(x.dtype) if weight is None else (h * weight).to(x.dtype)
+    with torch.no_grad():
+        largest = torch.nan_to_num(h.detach().abs().amax(-1, keepdim=True), 1.0, 1.0, 1.0)
+        # Where eps outweighs the row, it is eps that must stay in range.
+        least = torch.sym_min(abs(eps) ** 0.5, torch.finfo(h.dtype).max)
+        exponent = torch.frexp(largest.clamp(min=least)).exponent
+        limit = 1022 if h.dtype == torch.float64 else 126
+        scale = torch.exp2(-exponent.clamp(-limit, limit).to(h.dtype))
+    h = h * scale
+    y: Tensor = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + (eps * scale) * scale)
+    if weight is not None:
+        y = y * weight
+    return y.to(x.dtype)

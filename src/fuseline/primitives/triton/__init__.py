@@ -1,0 +1,1 @@
+"""For operators in Triton."""

@@ -1,0 +1,165 @@
+"""Eager launches past Triton's binder, which takes longer than a small kernel runs.
+
+A compiled kernel is kept under all that its compilation depended on and handed to the driver by
+the C function under its launcher. Where Triton is one that we have not read, or anybody listens to
+launches (a profiler's hooks), the launch is `kernel[grid]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import triton
+from triton import knobs
+
+Grid = tuple[int, ...]
+Wrap = Callable[[Any], Any]
+
+# Read, not run in all: 3.6.0, 3.7.0 and 3.9.0 (torch 2.10 to 2.15).
+FIRST, LAST = (3, 6), (3, 9)
+_ALIGNED = 16
+_INT32 = 1 << 31
+
+_HOOKS: Any = knobs.runtime
+_current_device = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+
+
+class Code(NamedTuple):
+    """A compiled kernel as the C function takes it: call(x, y, z, stream, *head, arguments).
+
+    nested   whether the arguments are one tuple (Triton 3.7) or arguments of the call (3.6)
+    held     what must live as long: Triton 3.9 unloads code that nobody holds
+    """
+
+    call: Callable[..., None]
+    head: tuple[Any, ...]
+    constants: tuple[int, ...]
+    nested: bool
+    held: tuple[Any, ...]
+
+
+_kept: dict[tuple[Any, ...], Code] = {}
+
+
+def launch(
+    kernel: Any,
+    grid: Grid,
+    args: tuple[Any, ...],
+    meta: Mapping[str, int],
+    wrap: Wrap | None = None,
+) -> None:
+    """Run kernel[grid](*args, **meta) on the device of args[0], a tensor, and its current stream.
+
+    All integers among `args` must be in the kernel's do_not_specialize. With `wrap` it is
+    wrap(kernel)[grid] that is called, and nothing else happens: a compiler's trace.
+    """
+    if wrap is not None:
+        wrap(kernel)[grid](*args, **meta)
+        return
+    index = args[0].get_device()
+    if index < 0:  # the interpreter's
+        kernel[grid](*args, **meta)
+    elif index != _current_device():
+        with torch.cuda.device(index):
+            launch(kernel, grid, args, meta)
+    elif _heard(kernel):
+        kernel[grid](*args, **meta)
+    else:
+        key = _key(kernel, index, args, meta)
+        code = _kept.get(key)
+        if code is not None:
+            # An address is taken as it is; of a tensor the driver is asked where it lies.
+            plain = (a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)
+            given = (*plain, *code.constants)
+            arguments = (given,) if code.nested else given
+            code.call(*_three(grid), _current_stream(index), *code.head, *arguments)
+        else:
+            code = _code(kernel, kernel[grid](*args, **meta), len(args), meta)
+            if code is not None:
+                _kept[key] = code
+
+
+def ready(
+    kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, int]
+) -> Callable[..., bool] | None:
+    """Return what repeats a launch on other tensors of the same kind, None if there is no such.
+
+    It takes the addresses of the tensors among `args`, which must lead and be aligned to 16 bytes,
+    None for None; False means that it did not launch, and `launch` must.
+    """
+    index = args[0].get_device()
+    code = _kept.get(_key(kernel, index, args, meta)) if index >= 0 else None
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    if code is None or any(a.data_ptr() % _ALIGNED for a in tensors):
+        return None
+    # All in one function, on its own variables: each call and look-up less is a hundredth of it.
+    three = _three(grid)
+    call, head, constants, nested, _ = code
+    rest = (*(a for a in args if isinstance(a, int)), *constants)
+
+    def again(*pointers: int | None) -> bool:
+        if index != _current_device() or _heard(kernel):
+            return False
+        given = pointers + rest
+        call(*three, _current_stream(index), *head, *((given,) if nested else given))
+        return True
+
+    return again
+
+
+def _heard(kernel: Any) -> bool:
+    """Say whether a hook wants to know of the launch."""
+    try:
+        return bool(
+            _HOOKS.launch_enter_hook.calls or _HOOKS.launch_exit_hook.calls or kernel.pre_run_hooks
+        )
+    except AttributeError:  # a hook in the place of the chains, or no JITFunction
+        return True
+
+
+def _key(
+    kernel: Any, index: int, args: tuple[Any, ...], meta: Mapping[str, int]
+) -> tuple[Any, ...]:
+    """Return what Triton's specialisation sees of a launch, and the device that has the code."""
+    return (id(kernel), index, *meta.values(), *map(_kind, args))
+
+
+def _kind(a: Any) -> Any:
+    if isinstance(a, torch.Tensor):
+        return a.dtype, a.data_ptr() % _ALIGNED == 0
+    return None if a is None else -_INT32 <= a < _INT32
+
+
+def _three(grid: Grid) -> Grid:
+    return (*grid, 1, 1)[:3]
+
+
+def _known_version() -> bool:
+    return FIRST <= tuple(map(int, triton.__version__.split(".")[:2])) <= LAST
+
+
+def _code(kernel: Any, compiled: Any, count: int, meta: Mapping[str, int]) -> Code | None:
+    """Return a compiled kernel for direct calls, or None where it is not as we know it.
+
+    count: its arguments that are not constants.
+    """
+    launcher: Any = getattr(compiled, "run", None)
+    if type(launcher).__name__ != "CudaLauncher" or not _known_version():
+        return None
+    if getattr(launcher, "gsan_enabled", False):
+        return None
+    if launcher.global_scratch_size or launcher.profile_scratch_size:
+        return None
+    how = (compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl)
+    packed, scratch = compiled.packed_metadata, (None, None)
+    nobody = (None, None, None)  # launch_metadata and the two hooks
+    nested = hasattr(launcher, "arg_annotations")
+    head: tuple[Any, ...] = (*how, *scratch, packed, *nobody)
+    if nested:
+        signature = (launcher.arg_annotations, launcher.kernel_signature)
+        head = (*how, packed, *nobody, *scratch, *signature)
+    constants = tuple(meta[name] for name in kernel.arg_names[count:])
+    return Code(launcher.launch, head, constants, nested, (kernel, compiled))

@@ -1,0 +1,75 @@
+"""Triton kernels where there is no GPU: compiled for one, or run by the interpreter."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+TYPES = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+
+
+def recorder():
+    """An empty list, and a `wrap` that appends each launch (kernel, arguments, meta), runs none."""
+    seen = []
+
+    class Recorder:
+        def __init__(self, kernel):
+            self.kernel = kernel
+
+        def __getitem__(self, grid):
+            return lambda *args, **meta: seen.append((self.kernel, args, meta))
+
+    return seen, Recorder
+
+
+def compile_for_hopper(kernel, args, meta):
+    """The kernel as a launch on 16-byte-aligned tensors would compile it for sm_90."""
+    names = [p.name for p in kernel.params]
+    values = dict(zip(names, args, strict=False)) | meta
+    signature, constants, attributes = {}, {}, {}
+    for i, parameter in enumerate(kernel.params):
+        name, value = parameter.name, values[parameter.name]
+        if parameter.is_constexpr or value is None:
+            signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, torch.Tensor):
+            signature[name] = "*" + TYPES[value.dtype]
+            attributes[(i,)] = [["tt.divisibility", 16]]
+        else:
+            signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
+    source = ASTSource(kernel, signature, constants, attributes)
+    options = {"num_warps": meta["num_warps"]}
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def resources(compiled, folder):
+    """(registers, bytes of stack) of one thread; spilled registers live on the stack."""
+    cubin = folder / "kernel.cubin"
+    cubin.write_bytes(compiled.asm["cubin"])
+    cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    command = [cuobjdump, "--dump-resource-usage", cubin]
+    usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
+    return int(found[1]), int(found[2])
+
+
+def run_in_interpreter(name):
+    """A file of cases in a process of its own: TRITON_INTERPRET counts when triton is imported."""
+    cases = Path(__file__).with_name(name)
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore::RuntimeWarning", str(cases)]
+    run = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
