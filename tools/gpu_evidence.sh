@@ -14,7 +14,7 @@
 #         nine    all metrics of (4, 2048, 4096) bfloat16 (4 minutes)
 #         known   ncu's counts beside kernels whose bytes, FLOPs and instructions are known (1 minute)
 #         ncu     90 cells from 1.5 us to 4 ms, and 64 of them beside Nsight Compute (8 minutes; resumes)
-#         again   40 cells 20 times, and how often the comparison errs on them (7 minutes)
+#         again   40 cells 20 times, and how often the comparison errs on them (10 minutes)
 #         second  tests, week12 and checks on cuda:1 (a machine of two GPUs)
 set -euo pipefail
 cd "$(dirname "$0")/.."

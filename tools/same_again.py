@@ -5,7 +5,7 @@ python tools/same_again.py judge OUT
 
 `measure` runs the same cells so many times, each time in fresh processes and a folder of its own
 (OUT/00, OUT/01, ...), and skips what is finished. Without arguments it takes 40 cells of RMSNorm on
-a GPU, from 2 us to 2 ms: 20 reruns are expected to take seven minutes on an H200.
+a GPU, from 2 us to 2 ms: 20 reruns take ten minutes on an H200.
 
 `judge` compares every rerun with the first and with the one before it, as `fuselab compare` does,
 and counts what is called different. Then it multiplies every sample of the second side by 1.05 and
