@@ -62,7 +62,9 @@ def test_every_run_has_the_ceiling_of_the_device_and_of_each_case(finished: Any)
     assert [c["impl"] for c in peaks] == ["copy", "add"]
     for peak in peaks:
         assert peak["median_us"] > 0
-        assert peak["ideal_bytes"] == pytest.approx(4 << 30, abs=48) or "MiB" in peak["reason"]
+        # Each of up to three streams is cut to a multiple of 4096 bytes.
+        whole = pytest.approx(4 << 30, abs=3 * 4096)
+        assert peak["ideal_bytes"] == whole or "MiB" in peak["reason"]
     beside = {c["direction"]: c for c in cells if c["op"] == "swish" and c["impl"] == "ceiling"}
     for direction, ceiling in beside.items():
         case = next(c for c in cells if (c["direction"], c["impl"]) == (direction, "right"))

@@ -21,20 +21,11 @@ SPEC = table.load()["add_rms_norm"]
 pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "case"),
-    [
-        (torch.float64, "5x193-weight_none"),
-        (torch.float32, "3x61"),
-        (torch.float16, "5x193-weight_float32"),
-    ],
-    ids=str,
-)
-def test_the_checkers_questions(dtype, case, monkeypatch):
+def test_the_checkers_questions(monkeypatch):
     # The interpreter is not made for several threads: it may end the process.
     questions = importlib.import_module("fuseline.testing.check").ON_SMALL_CASES
     monkeypatch.delitem(questions, "threads")
-    report = check(SPEC, ["triton"], dtypes=[dtype], cases=[case], level="quick")
+    report = check(SPEC, ["triton"], dtypes=[torch.float32], cases=["3x61"], level="quick")
     assert report.ok, str(report)
 
 
@@ -52,8 +43,9 @@ def _both_ways(x, residual, weight, eps, incoming):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("n", [1027, 8192, 70000])
-@pytest.mark.parametrize("absent", [None, 0, 1])
+@pytest.mark.parametrize(
+    ("n", "absent"), [(1027, None), (1027, 0), (1027, 1), (8192, None), (33000, None)]
+)
 def test_every_kernel_with_either_gradient_absent(n, dtype, absent):
     x, residual = torch.randn(3, n + 6, dtype=dtype)[:, 6:], torch.randn(3, n, dtype=dtype)
     incoming = [None if i == absent else torch.randn(3, n, dtype=dtype) for i in (0, 1)]
