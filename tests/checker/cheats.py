@@ -166,14 +166,14 @@ def side_stream(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @cheat("invalid", "on another stream", GPU_CHEATS)
 def side_stream_when_timed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """The same, once the questions are over."""
+    """The same, once the questions are over and the timer's profiler watches."""
     y = torch.empty_like(x)
     side = _side()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         torch.cuda._sleep(200_000)
         y.copy_(model.eager(x, weight, eps))
-    if _calls("side timed") <= 40:
+    if not torch.autograd._profiler_enabled():
         torch.cuda.current_stream().wait_stream(side)
     return y
 
