@@ -49,6 +49,7 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor
                      view.n,
                      eps,
                      weight_type(x, weight),
+                     sm_count(device.index),
                      current_stream(device.index)};
   FUSELINE_CUDA_CHECK(for_dtype(
       x.scalar_type(), [&](auto* t) { return launch_fwd<std::remove_pointer_t<decltype(t)>>(p); }));

@@ -12,7 +12,6 @@ namespace fuseline::rms_norm {
 
 constexpr int kWarp = 32;
 constexpr int kSmallBlock = 128;  // threads of a block that holds several rows
-constexpr int kOddBlock = 256;    // the same, where 16 bytes do not divide a row
 constexpr int kMaxBlock = 1024;
 constexpr unsigned kFullMask = 0xffffffffu;
 constexpr int kPacksAtOnce = 4;  // loads in flight of a thread that walks along a long row
@@ -145,8 +144,9 @@ __device__ __forceinline__ S lanes_sum(S v, int width) {
 // Sum over the `row_threads` threads of each row of the block; every one of them gets it, in an
 // order that depends on their number alone. Rows of several warps (MULTI_WARP; every thread of the
 // block must call) go through `scratch`, one value a warp, which the caller alternates between
-// calls so that one barrier a call is enough.
-template <bool MULTI_WARP, typename S>
+// calls so that one barrier a call is enough. Where a block has few warps each thread adds their
+// values up itself, which is sooner done than by five shuffles.
+template <bool MULTI_WARP, int MAX_WARPS = kWarp, typename S>
 __device__ __forceinline__ S row_sum(S v, int row_threads, S* scratch) {
   if constexpr (!MULTI_WARP) {
     return lanes_sum(v, row_threads);
@@ -155,6 +155,12 @@ __device__ __forceinline__ S row_sum(S v, int row_threads, S* scratch) {
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = row_threads / kWarp;
     if (lane == 0) scratch[warp] = v;
     __syncthreads();
+    if constexpr (MAX_WARPS <= 8) {
+      S sum = scratch[0];
+#pragma unroll
+      for (int i = 1; i < MAX_WARPS; ++i) sum += i < warps ? scratch[i] : S(0);
+      return sum;
+    }
     return lanes_sum(lane < warps ? scratch[warp / warps * warps + lane] : S(0), kWarp);
   }
 }

@@ -235,9 +235,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 }
 
 // Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
-// of as many rows as the block has warps (or of one, if ROW_IS_BLOCK) and all columns of them: a
-// thread has lane, lane + row_threads, .... Reads x and dy once from memory, a tile ahead of need;
-// writes dx by element and partial rows of dweight as bwd_kernel does.
+// of one row for each ROW_THREADS threads of the block (or of one row, if ROW_IS_BLOCK) and all
+// columns of them: a thread has lane, lane + row_threads, .... Reads x and dy once from memory, a
+// tile ahead of need; writes dx by element and partial rows of dweight as bwd_kernel does.
 template <typename T, typename W, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W> a, int room) {
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   extern __shared__ __align__(16) unsigned char rooms[];
   __shared__ S scratch[2][kWarp];
   __shared__ Arrival arrivals[STAGES];
-  const int row_threads = ROW_IS_BLOCK ? blockDim.x : kWarp;
+  const int row_threads = ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
   const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
   const int tile = blockDim.x / row_threads, n = static_cast<int>(a.n);
   const Tiles<T> xs{a.x, a.rows, a.x_stride, n}, dys{a.dy, a.rows, a.dy_stride, n};
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(2);
   __syncthreads();
   for (int stage = 0; stage < STAGES; ++stage) bring(stage);
-  S weights[ITEMS], acc[ITEMS] = {};
+  S weights[ITEMS], acc[ITEMS][1] = {};
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int col = i * row_threads + lane;
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       const int col = i * row_threads;
       xhat[i] = col < cols ? to_stat(x[col]) * rstd : S(0);
       g[i] = col < cols ? to_stat(dy[col]) : S(0);
-      acc[i] += g[i] * xhat[i];
+      acc[i][0] += g[i] * xhat[i];
       g[i] *= weights[i];
       dot += g[i] * xhat[i];
     }
@@ -312,21 +312,15 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int col = i * row_threads + lane;
-        if (col < n) a.partial[part * a.n + col] = acc[i];
-        acc[i] = 0;
+        if (col < n) a.partial[part * a.n + col] = acc[i][0];
+        acc[i][0] = 0;
       }
       part += gridDim.x;
     }
   }
   if (ROW_IS_BLOCK || !a.partial) return;
-  S* const sums = reinterpret_cast<S*>(rooms);
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    const int col = i * row_threads + lane;
-    if (col < n) sums[group * n + col] = acc[i];
-  }
-  add_warps(sums, a.partial + part * a.n, n);
+  write_warps<T, Shape>(acc, reinterpret_cast<S*>(rooms), a.partial + part * a.n, n, row_threads);
 }
 
 // Owns one row of any length; reads x and dy twice; writes dx. Sums as fwd_long_kernel does.

@@ -33,10 +33,10 @@ __device__ __forceinline__ Pack<T, VEC> normalise(const Pack<T, VEC>& x, Stat<T>
 template <typename T, int VEC>
 __device__ __forceinline__ Stat<T> square_sum(const Pack<T, VEC>& p) {
   const Values<Stat<T>, VEC> x = unpack<Stat<T>>(p);
-  Stat<T> sum = 0;
+  Stat<T> sums[2] = {0, 0};  // two chains of half the length
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) sum += x.v[v] * x.v[v];
-  return sum;
+  for (int v = 0; v < VEC; ++v) sums[v % 2] += x.v[v] * x.v[v];
+  return sums[0] + sums[1];
 }
 
 // The larger of the mean square and |eps|: their sum is 0 where eps = -square.
@@ -83,132 +83,150 @@ __device__ bool second_look(const FwdArgs<T, W>& a, int64_t row, Stat<T> largest
   return again;
 }
 
-// How a block works on rows: ITEMS accesses of VEC elements a thread; several rows, or one.
-// WEIGHT_FIRST asks for the weight together with x: short rows would wait for memory twice.
-template <int VEC_, int ITEMS_, bool ROW_IS_BLOCK_, int MAX_THREADS_, int MIN_BLOCKS_,
+// How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
+// accesses of VEC elements. WEIGHT_FIRST asks for the weight together with x: short rows would wait
+// for memory twice.
+template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
           bool WEIGHT_FIRST_>
 struct FwdShape {
-  static constexpr int VEC = VEC_, ITEMS = ITEMS_;
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool ROW_IS_BLOCK = ROW_IS_BLOCK_, WEIGHT_FIRST = WEIGHT_FIRST_;
+  static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, WEIGHT_FIRST = WEIGHT_FIRST_;
 };
 
-// Owns blockDim / row_threads rows (one row, if ROW_IS_BLOCK); reads each once, into ITEMS packs
-// a thread; writes y and, where asked for, rstd. Needs n <= row_threads * ITEMS * VEC.
+// Reads each row once, into ITEMS packs a thread; writes y and, where asked for, rstd. Needs
+// n <= row threads * ITEMS * VEC. Small problems are bound by the length of this path, so addresses
+// are computed once and nothing branches before the loads.
 template <typename T, typename W, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    fwd_kernel(const __grid_constant__ FwdArgs<T, W> a, int log_row_threads) {
+    fwd_kernel(const __grid_constant__ FwdArgs<T, W> a) {
   using S = Stat<T>;
-  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, MAX_WARPS = Shape::MAX_THREADS / kWarp;
   constexpr bool ROW_IS_BLOCK = Shape::ROW_IS_BLOCK;
-  __shared__ S scratch[kWarp];
+  __shared__ __align__(16) S scratch[kWarp];
   __shared__ double scratch2[kWarp];
-  const int row_threads = ROW_IS_BLOCK ? blockDim.x : 1 << log_row_threads;
-  const int lane = threadIdx.x & (ROW_IS_BLOCK ? ~0 : row_threads - 1);
-  const int64_t row =
-      ROW_IS_BLOCK
-          ? static_cast<int64_t>(blockIdx.x)
-          : (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) >> log_row_threads;
+  const int row_threads = ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
+  const int lane = threadIdx.x % row_threads, step = row_threads * VEC;
+  const int64_t row = ROW_IS_BLOCK ? static_cast<int64_t>(blockIdx.x)
+                                   : static_cast<int64_t>(blockIdx.x) * (blockDim.x / row_threads) +
+                                         threadIdx.x / row_threads;
   const bool active = row < a.rows;
-  const int n = active ? static_cast<int>(a.n) : 0;
-  const T* x = a.x + row * a.x_stride;
+  // Of this thread: pack i is there if i * step < cols.
+  const int cols = active ? static_cast<int>(a.n) - lane * VEC : 0;
+  const int weight_cols = a.weight ? cols : 0;
+  const T* const x = a.x + row * a.x_stride + lane * VEC;
+  const W* const weight = a.weight + lane * VEC;
+  T* const y = a.y + row * a.n + lane * VEC;
 
   Pack<T, VEC> packs[ITEMS];
   Pack<W, VEC> weights[Shape::WEIGHT_FIRST ? ITEMS : 1];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    const int col = (i * row_threads + lane) * VEC;
-    if (col < n) packs[i] = load<T, VEC>(x + col);
+    packs[i] = Pack<T, VEC>{};
+    if (i * step < cols) packs[i] = load<T, VEC>(x + i * step);
   }
   if constexpr (Shape::WEIGHT_FIRST) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      const int col = (i * row_threads + lane) * VEC;
-      weights[i] = col < n && a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
+      weights[i] = ones<W, VEC>();
+      if (i * step < weight_cols) weights[i] = load<W, VEC>(weight + i * step);
     }
   }
   S sum = 0;
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    if ((i * row_threads + lane) * VEC < n) sum += square_sum(packs[i]);
-  }
-  const S square =
-      mean_of(row_sum<ROW_IS_BLOCK>(sum, row_threads, scratch), static_cast<S>(a.n), a.inv_n);
+  for (int i = 0; i < ITEMS; ++i) sum += square_sum(packs[i]);
+  sum = row_sum<ROW_IS_BLOCK, MAX_WARPS>(sum, row_threads, scratch);
+  const S square = mean_of(sum, static_cast<S>(a.n), a.inv_n);
   const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
   const bool again = active && needs_second_look(largest);
   if (second_look<ROW_IS_BLOCK>(a, row, largest, again, lane, row_threads, scratch2)) return;
 
   const S rstd = inverse_sqrt<T>(square + eps);
   if (active && a.rstd && lane == 0) a.rstd[row] = rstd;
-  T* y = a.y + row * a.n;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    const int col = (i * row_threads + lane) * VEC;
-    if (col >= n) continue;
+    if (i * step >= cols) continue;
     if constexpr (!Shape::WEIGHT_FIRST) {
-      weights[0] = a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
+      weights[0] = i * step < weight_cols ? load<W, VEC>(weight + i * step) : ones<W, VEC>();
     }
-    store<T, VEC>(y + col,
+    store<T, VEC>(y + i * step,
                   normalise<T, W, VEC>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0]));
   }
 }
 
-// Rows that 16 bytes do not divide, or that lie askew: a tile of them comes at once and leaves by
-// element. Owns `tile` rows, one a warp at a time (or one, if ROW_IS_BLOCK); a thread has the
-// columns lane, lane + row_threads, ..., so the order of a row's sum knows nothing of where the row
-// lies.
-template <typename T, typename W, int ITEMS, bool ROW_IS_BLOCK, int MAX_THREADS>
-__global__ void __launch_bounds__(MAX_THREADS, 1)
-    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W> a, int tile) {
+// Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
+// of as many rows as the block has warps (or of one, if ROW_IS_BLOCK); a tile comes at once, ahead
+// of need, and leaves by element. A thread has the columns lane, lane + row_threads, ..., so the
+// order of a row's sum knows nothing of where the row lies.
+template <typename T, typename W, typename Shape>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W> a, int room) {
   using S = Stat<T>;
-  extern __shared__ __align__(16) unsigned char room[];
-  __shared__ S scratch[kWarp];
+  constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
+  constexpr bool ROW_IS_BLOCK = Shape::ROW_IS_BLOCK;
+  extern __shared__ __align__(16) unsigned char rooms[];
+  __shared__ S scratch[2][kWarp];
   __shared__ double scratch2[kWarp];
-  __shared__ Arrival arrival;
+  __shared__ Arrival arrivals[STAGES];
   const int row_threads = ROW_IS_BLOCK ? blockDim.x : kWarp;
-  const int lane = threadIdx.x % row_threads, n = static_cast<int>(a.n);
-  const int cols = n - lane;  // of this thread: i * row_threads < cols
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * tile;
-  const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - first));
-  const Tiles<T> tiles{a.x, a.rows, a.x_stride, n};
+  const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
+  const int tile = blockDim.x / row_threads, n = static_cast<int>(a.n);
+  const Tiles<T> xs{a.x, a.rows, a.x_stride, n};
+  const int64_t step = static_cast<int64_t>(gridDim.x) * tile;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * tile, ahead = first;
 
-  if (threadIdx.x == 0) arrival.init(1);
+  const auto bring = [&](int stage) {
+    if (ahead < a.rows) {
+      const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
+      xs.bring(rooms + stage * room, ahead, count, arrivals[stage]);
+    }
+    ahead += step;
+  };
+  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(1);
   __syncthreads();
-  tiles.bring(room, first, count, arrival);
+  for (int stage = 0; stage < STAGES; ++stage) bring(stage);
   W weights[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    const int col = i * row_threads;
-    weights[i] = col < cols && a.weight ? a.weight[col + lane] : static_cast<W>(1.0f);
+    const int col = i * row_threads + lane;
+    weights[i] = col < n && a.weight ? a.weight[col] : static_cast<W>(1.0f);
   }
   __syncthreads();
-  arrival.wait(0);
 
-  const T* x = tiles.place(room, first);
-  for (int r = threadIdx.x / row_threads; r < count; r += blockDim.x / row_threads) {
-    const int64_t row = first + r;
-    const T* const mine = x + r * n + lane;
-    S values[ITEMS], sum = 0;
+  int stage = 0, turn = 0;
+  unsigned parity = 0;
+  for (; first < a.rows; first += step) {
+    const int64_t row = first + group;
+    const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
+    arrivals[stage].wait(parity);
+    const T* const x = xs.place(rooms + stage * room, first) + group * n + lane;
+    T values[ITEMS];
+    S sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * row_threads;
-      values[i] = col < cols ? to_stat(mine[col]) : S(0);
-      sum += values[i] * values[i];
+      values[i] = col < cols ? x[col] : static_cast<T>(0.0f);
+      sum += to_stat(values[i]) * to_stat(values[i]);
     }
-    const S square =
-        mean_of(row_sum<ROW_IS_BLOCK>(sum, row_threads, scratch), static_cast<S>(a.n), a.inv_n);
-    const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
-    const bool again = needs_second_look(largest);
-    if (second_look<ROW_IS_BLOCK>(a, row, largest, again, lane, row_threads, scratch2)) continue;
+    sum = row_sum<ROW_IS_BLOCK>(sum, row_threads, scratch[turn++ & 1]);
+    if constexpr (!ROW_IS_BLOCK) __syncthreads();
+    bring(stage);  // all have read this tile
+    stage ^= 1;
+    parity ^= stage == 0;
 
+    const S square = mean_of(sum, static_cast<S>(a.n), a.inv_n);
+    const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
+    const bool again = row < a.rows && needs_second_look(largest);
+    if (second_look<ROW_IS_BLOCK>(a, row, largest, again, lane, row_threads, scratch2)) continue;
     const S rstd = inverse_sqrt<T>(square + eps);
-    if (a.rstd && lane == 0) a.rstd[row] = rstd;
+    if (row < a.rows && a.rstd && lane == 0) a.rstd[row] = rstd;
     T* const y = a.y + row * a.n + lane;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * row_threads;
-      if (col < cols)
-        y[col] = round_to<T, S>(values[i] * rstd * static_cast<S>(to_stat(weights[i])));
+      if (col < cols) {
+        y[col] = round_to<T, S>(to_stat(values[i]) * rstd * static_cast<S>(to_stat(weights[i])));
+      }
     }
   }
 }

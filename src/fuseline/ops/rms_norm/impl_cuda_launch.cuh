@@ -53,9 +53,16 @@ inline int most_shared() {
 template <typename T>
 constexpr int kVec = 16 / sizeof(T);
 
-template <typename T>
+template <typename T, int VEC = kVec<T>>
 bool aligned(const void* p, int64_t stride) {
-  return reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % kVec<T> == 0;
+  return reinterpret_cast<uintptr_t>(p) % (VEC * sizeof(T)) == 0 && stride % VEC == 0;
+}
+// Whether every access of VEC elements finds them whole; a weight wider than x by 16 bytes at most.
+template <int VEC, typename T, typename W>
+bool aligned(const FwdArgs<T, W>& a) {
+  constexpr int W_VEC = VEC < kVec<W> ? VEC : kVec<W>;
+  return aligned<T, VEC>(a.x, a.x_stride) && aligned<T, VEC>(a.y, a.n) &&
+         aligned<W, W_VEC>(a.weight, 0);
 }
 
 // Threads of a one-row block: a whole number of warps.
@@ -65,17 +72,16 @@ int block_for(int64_t packs, int items) {
 }
 
 template <typename T, typename W, typename Shape>
-void fwd_shaped(const FwdArgs<T, W>& a, int64_t packs, cudaStream_t stream) {
+void fwd_shaped(const FwdArgs<T, W>& a, cudaStream_t stream) {
   const auto kernel = fwd_kernel<T, W, Shape>;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   if constexpr (Shape::ROW_IS_BLOCK) {
-    const int threads = block_for(packs, Shape::ITEMS);
-    kernel<<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a, 0);
+    const int threads = block_for(ceil_div(a.n, Shape::VEC), Shape::ITEMS);
+    kernel<<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a);
   } else {
-    const int log_row_threads = log2_at_least(ceil_div(packs, Shape::ITEMS));
-    const int64_t blocks = ceil_div(a.rows << log_row_threads, kSmallBlock);
-    kernel<<<static_cast<unsigned>(blocks), kSmallBlock, 0, stream>>>(a, log_row_threads);
+    const int64_t blocks = ceil_div(a.rows, Shape::MAX_THREADS / Shape::ROW_THREADS);
+    kernel<<<static_cast<unsigned>(blocks), Shape::MAX_THREADS, 0, stream>>>(a);
   }
 }
 
@@ -84,53 +90,86 @@ void fwd_long(const FwdArgs<T, W>& a, cudaStream_t stream) {
   fwd_long_kernel<T, W, VEC><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
 }
 
+// Rows of at most a warp's threads.
+template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS>
+void fwd_short(const FwdArgs<T, W>& a, cudaStream_t s) {
+  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, 1, true>>(a, s);
+}
+
 template <typename T, typename W>
 void fwd_aligned(const FwdArgs<T, W>& a, cudaStream_t s) {
   constexpr int VEC = kVec<T>;
   const int64_t packs = ceil_div(a.n, VEC);
-  if (packs <= 16) {
-    fwd_shaped<T, W, FwdShape<VEC, 1, false, kSmallBlock, 1, true>>(a, packs, s);
-  } else if (packs <= 4 * kWarp) {
-    fwd_shaped<T, W, FwdShape<VEC, 4, false, kSmallBlock, 1, true>>(a, packs, s);
-  } else if (packs <= 4 * 128) {
-    fwd_shaped<T, W, FwdShape<VEC, 4, true, 128, 1, true>>(a, packs, s);
+  if (packs <= 1) return fwd_short<T, W, VEC, 1, 1>(a, s);
+  if (packs <= 2) return fwd_short<T, W, VEC, 1, 2>(a, s);
+  if (packs <= 4) return fwd_short<T, W, VEC, 1, 4>(a, s);
+  if (packs <= 8) return fwd_short<T, W, VEC, 1, 8>(a, s);
+  if (packs <= 16) return fwd_short<T, W, VEC, 1, 16>(a, s);
+  if (packs <= 32) return fwd_short<T, W, VEC, 2, 16>(a, s);
+  if (packs <= 64) return fwd_short<T, W, VEC, 4, 16>(a, s);
+  if (packs <= 128) return fwd_short<T, W, VEC, 4, 32>(a, s);
+  if (packs <= 4 * 128) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
   } else if (packs <= 4 * (sizeof(T) == 2 ? 256 : 512)) {
-    fwd_shaped<T, W, FwdShape<VEC, 4, true, 512, 1, true>>(a, packs, s);
-  } else if (sizeof(T) == 4 && packs > 4 * 512 && packs <= 8 * 512) {
-    fwd_shaped<T, W, FwdShape<VEC, 8, true, 512, 2, false>>(a, packs, s);
+    fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 1, true>>(a, s);
+  } else if (sizeof(T) == 2 && packs <= 8 * 256) {
+    fwd_shaped<T, W, FwdShape<VEC, 8, 0, 256, 4, false>>(a, s);
+  } else if (sizeof(T) == 4 && packs <= 8 * 512) {
+    fwd_shaped<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
   } else if (packs <= 4 * kMaxBlock) {
-    fwd_shaped<T, W, FwdShape<VEC, 4, true, kMaxBlock, 1, false>>(a, packs, s);
+    fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
   } else if (packs <= 8 * kMaxBlock) {
-    fwd_shaped<T, W, FwdShape<VEC, 8, true, kMaxBlock, 1, false>>(a, packs, s);
+    fwd_shaped<T, W, FwdShape<VEC, 8, 0, kMaxBlock, 1, false>>(a, s);
   } else {
     fwd_long<T, W, VEC>(a, s);
   }
 }
 
-// Launches a kernel that has a room in shared memory for each tile; false if it has no place there.
-template <typename T, typename W, int ITEMS, bool ROW_IS_BLOCK, int MAX_THREADS>
-bool fwd_odd_shaped(const FwdArgs<T, W>& a, int tile, cudaStream_t stream) {
-  const auto kernel = fwd_odd_kernel<T, W, ITEMS, ROW_IS_BLOCK, MAX_THREADS>;
-  const int shared = room_for<T>(tile * a.n);
-  if (shared > most_shared()) return false;
+// A shape of fwd_odd_kernel.
+template <int ITEMS_, bool ROW_IS_BLOCK_, int MAX_THREADS_, int MIN_BLOCKS_>
+struct FwdOddShape {
+  static constexpr int ITEMS = ITEMS_, STAGES = 2;
+  static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
+  static constexpr bool ROW_IS_BLOCK = ROW_IS_BLOCK_;
+};
+
+// Launches a kernel that has rooms in shared memory for tiles; false if they have no place there.
+template <typename T, typename W, typename Shape>
+bool fwd_odd_shaped(const FwdArgs<T, W>& a, int sms, cudaStream_t stream) {
+  const auto kernel = fwd_odd_kernel<T, W, Shape>;
+  const int threads = Shape::ROW_IS_BLOCK ? block_for(a.n, Shape::ITEMS) : Shape::MAX_THREADS;
+  const int tile = Shape::ROW_IS_BLOCK ? 1 : threads / kWarp;
+  const int room = room_for<T>(tile * a.n);
+  if (Shape::STAGES * room > most_shared()) return false;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
-  const int threads = ROW_IS_BLOCK ? block_for(a.n, ITEMS) : MAX_THREADS;
-  const auto blocks = static_cast<unsigned>(ceil_div(a.rows, tile));
-  kernel<<<blocks, threads, shared, stream>>>(a, tile);
+  const int64_t resident = Shape::MIN_BLOCKS * (Shape::MAX_THREADS / threads);
+  const auto blocks = static_cast<unsigned>(std::min(ceil_div(a.rows, tile), sms * resident));
+  kernel<<<blocks, threads, Shape::STAGES * room, stream>>>(a, room);
   return true;
 }
 
+// Short rows that 16 bytes do not divide, by accesses of VEC elements.
+template <typename T, typename W, int VEC>
+bool fwd_odd_short(const FwdArgs<T, W>& a, cudaStream_t s) {
+  const int64_t packs = ceil_div(a.n, VEC);
+  if (packs <= 5 * 16) return fwd_short<T, W, VEC, 5, 16>(a, s), true;
+  if (packs <= 9 * kWarp) return fwd_short<T, W, VEC, 9, kWarp>(a, s), true;
+  if (packs <= 17 * kWarp) return fwd_short<T, W, VEC, 17, kWarp>(a, s), true;
+  return false;
+}
+
 template <typename T, typename W>
-bool fwd_odd(const FwdArgs<T, W>& a, cudaStream_t s) {
-  constexpr int kWarps = kOddBlock / kWarp;
-  if (a.n <= 2 * kWarp) return fwd_odd_shaped<T, W, 2, false, kOddBlock>(a, 2 * kWarps, s);
-  if (a.n <= 8 * kWarp) return fwd_odd_shaped<T, W, 8, false, kOddBlock>(a, 2 * kWarps, s);
+bool fwd_odd(const FwdArgs<T, W>& a, int sms, cudaStream_t s) {
   if constexpr (sizeof(T) < 8) {
-    if (a.n <= 33 * kWarp) return fwd_odd_shaped<T, W, 33, false, kOddBlock>(a, kWarps, s);
+    if (aligned<2>(a) && fwd_odd_short<T, W, 2>(a, s)) return true;
   }
-  if (a.n <= 16 * 512) return fwd_odd_shaped<T, W, 16, true, 512>(a, 1, s);
-  if (a.n <= 16 * kMaxBlock) return fwd_odd_shaped<T, W, 16, true, kMaxBlock>(a, 1, s);
+  if (fwd_odd_short<T, W, 1>(a, s)) return true;
+  if constexpr (sizeof(T) < 8) {
+    if (a.n <= 33 * kWarp) return fwd_odd_shaped<T, W, FwdOddShape<33, false, 128, 4>>(a, sms, s);
+  }
+  if (a.n <= 16 * 512) return fwd_odd_shaped<T, W, FwdOddShape<16, true, 512, 2>>(a, sms, s);
+  if (a.n <= 16 * kMaxBlock) return fwd_odd_shaped<T, W, FwdOddShape<16, true, 1024, 1>>(a, sms, s);
   return false;
 }
 
@@ -145,10 +184,9 @@ cudaError_t fwd_typed(const FwdProblem& p) {
                         p.n,
                         p.eps,
                         static_cast<Stat<T>>(1.0 / static_cast<double>(p.n))};
-  const bool wide = aligned<T>(p.x, p.x_stride) && aligned<T>(p.y, p.n) && aligned<T>(p.weight, 0);
-  if (wide) {
+  if (aligned<kVec<T>>(a)) {
     fwd_aligned(a, p.stream);
-  } else if (!fwd_odd(a, p.stream)) {
+  } else if (!fwd_odd(a, p.sms, p.stream)) {
     fwd_long<T, W, 1>(a, p.stream);
   }
   return cudaGetLastError();
@@ -157,11 +195,11 @@ cudaError_t fwd_typed(const FwdProblem& p) {
 struct Long {};  // rows that no block can hold
 
 // A shape of bwd_odd_kernel, named like those of bwd_kernel.
-template <int ITEMS_, bool ROW_IS_BLOCK_, int MAX_THREADS_, int MIN_BLOCKS_>
+template <int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_>
 struct OddShape {
-  static constexpr int VEC = 1, ITEMS = ITEMS_, STAGES = 2;
+  static constexpr int VEC = 1, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_, STAGES = 2;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool MULTI_WARP = ROW_IS_BLOCK_;
+  static constexpr bool MULTI_WARP = ROW_THREADS == 0;
 };
 
 // How the kernel of a shape is launched.
@@ -173,7 +211,11 @@ template <typename T, typename Shape>
 BwdLaunch bwd_launch(int64_t n) {
   const int64_t packs = ceil_div(n, Shape::VEC);
   BwdLaunch l;
-  l.log_row_threads = Shape::VEC == 1 ? 5 : log2_at_least(ceil_div(packs, Shape::ITEMS));
+  if constexpr (Shape::VEC == 1) {
+    l.log_row_threads = log2_at_least(Shape::ROW_THREADS);
+  } else {
+    l.log_row_threads = log2_at_least(ceil_div(packs, Shape::ITEMS));
+  }
   l.threads = Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : Shape::MAX_THREADS;
   l.groups = Shape::MULTI_WARP ? 1 : l.threads >> l.log_row_threads;
   // x and dy of each stage: a room for each row, or for each tile of odd rows.
@@ -196,14 +238,15 @@ auto with_bwd_shape(int64_t n, const F& f) {
   };
   const int64_t packs = ceil_div(n, VEC);
   if constexpr (VEC == 1) {
-    if (packs <= 2 * kWarp) return if_it_fits(OddShape<2, false, 512, 2>{});
-    if (packs <= 8 * kWarp) return if_it_fits(OddShape<8, false, 256, 2>{});
+    if (packs <= 4 * 16) return if_it_fits(OddShape<4, 16, 512, 2>{});
+    if (packs <= 9 * 16) return if_it_fits(OddShape<9, 16, 256, 2>{});
+    if (packs <= 8 * kWarp) return if_it_fits(OddShape<8, kWarp, 256, 2>{});
     if constexpr (sizeof(T) < 8) {
-      if (packs <= 33 * kWarp) return if_it_fits(OddShape<33, false, 256, 1>{});
+      if (packs <= 33 * kWarp) return if_it_fits(OddShape<33, kWarp, 256, 1>{});
     }
-    if (packs <= 8 * 512) return if_it_fits(OddShape<8, true, 512, 1>{});
+    if (packs <= 8 * 512) return if_it_fits(OddShape<8, 0, 512, 1>{});
     if constexpr (sizeof(T) < 8) {
-      if (packs <= 8 * 1024) return if_it_fits(OddShape<8, true, 1024, 1>{});
+      if (packs <= 8 * 1024) return if_it_fits(OddShape<8, 0, 1024, 1>{});
     }
   } else {
     constexpr bool kHalf = sizeof(T) == 2;

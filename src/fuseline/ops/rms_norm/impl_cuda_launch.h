@@ -20,6 +20,7 @@ struct FwdProblem {
   int64_t n;
   double eps;
   WeightType weight_type;
+  int sms;
   cudaStream_t stream;
 };
 
