@@ -155,29 +155,24 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 }
 
 // Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
-// of as many rows as the block has warps (or of one, if ROW_IS_BLOCK); a tile comes at once, ahead
-// of need, and leaves by element. A thread has the columns lane, lane + row_threads, ..., so the
-// order of a row's sum knows nothing of where the row lies.
+// of as many rows as the block has warps; a tile comes at once, ahead of need, and leaves by
+// element. A thread has the columns lane, lane + 32, ..., so the order of a row's sum knows nothing
+// of where the row lies.
 template <typename T, typename W, typename Shape>
-__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+__global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
     fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W> a, int room) {
   using S = Stat<T>;
-  constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
-  constexpr bool ROW_IS_BLOCK = Shape::ROW_IS_BLOCK;
+  constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES, TILE = Shape::THREADS / kWarp;
   extern __shared__ __align__(16) unsigned char rooms[];
-  __shared__ S scratch[2][kWarp];
-  __shared__ double scratch2[kWarp];
   __shared__ Arrival arrivals[STAGES];
-  const int row_threads = ROW_IS_BLOCK ? blockDim.x : kWarp;
-  const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
-  const int tile = blockDim.x / row_threads, n = static_cast<int>(a.n);
+  const int lane = threadIdx.x % kWarp, n = static_cast<int>(a.n);
   const Tiles<T> xs{a.x, a.rows, a.x_stride, n};
-  const int64_t step = static_cast<int64_t>(gridDim.x) * tile;
-  int64_t first = static_cast<int64_t>(blockIdx.x) * tile, ahead = first;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * TILE;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * TILE, ahead = first;
 
   const auto bring = [&](int stage) {
     if (ahead < a.rows) {
-      const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
+      const int count = static_cast<int>(min(static_cast<int64_t>(TILE), a.rows - ahead));
       xs.bring(rooms + stage * room, ahead, count, arrivals[stage]);
     }
     ahead += step;
@@ -188,28 +183,28 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   W weights[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    const int col = i * row_threads + lane;
+    const int col = i * kWarp + lane;
     weights[i] = col < n && a.weight ? a.weight[col] : static_cast<W>(1.0f);
   }
   __syncthreads();
 
-  int stage = 0, turn = 0;
+  int stage = 0;
   unsigned parity = 0;
   for (; first < a.rows; first += step) {
-    const int64_t row = first + group;
-    const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
+    const int64_t row = first + threadIdx.x / kWarp;
+    const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * kWarp < cols
     arrivals[stage].wait(parity);
-    const T* const x = xs.place(rooms + stage * room, first) + group * n + lane;
+    const T* const x = xs.place(rooms + stage * room, first) + threadIdx.x / kWarp * n + lane;
     T values[ITEMS];
     S sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      const int col = i * row_threads;
+      const int col = i * kWarp;
       values[i] = col < cols ? x[col] : static_cast<T>(0.0f);
       sum += to_stat(values[i]) * to_stat(values[i]);
     }
-    sum = row_sum<ROW_IS_BLOCK>(sum, row_threads, scratch[turn++ & 1]);
-    if constexpr (!ROW_IS_BLOCK) __syncthreads();
+    sum = lanes_sum(sum, kWarp);
+    __syncthreads();
     bring(stage);  // all have read this tile
     stage ^= 1;
     parity ^= stage == 0;
@@ -217,13 +212,13 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     const S square = mean_of(sum, static_cast<S>(a.n), a.inv_n);
     const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
     const bool again = row < a.rows && needs_second_look(largest);
-    if (second_look<ROW_IS_BLOCK>(a, row, largest, again, lane, row_threads, scratch2)) continue;
+    if (second_look<false>(a, row, largest, again, lane, kWarp, nullptr)) continue;
     const S rstd = inverse_sqrt<T>(square + eps);
     if (row < a.rows && a.rstd && lane == 0) a.rstd[row] = rstd;
     T* const y = a.y + row * a.n + lane;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      const int col = i * row_threads;
+      const int col = i * kWarp;
       if (col < cols) {
         y[col] = round_to<T, S>(to_stat(values[i]) * rstd * static_cast<S>(to_stat(weights[i])));
       }

@@ -8,6 +8,7 @@
 #include "impl_cuda_bwd.cuh"
 #include "impl_cuda_fwd.cuh"
 #include "impl_cuda_launch.h"
+#include "impl_cuda_skew.cuh"
 
 namespace fuseline::rms_norm {
 namespace {
@@ -126,27 +127,29 @@ void fwd_aligned(const FwdArgs<T, W>& a, cudaStream_t s) {
 }
 
 // A shape of fwd_odd_kernel.
-template <int ITEMS_, bool ROW_IS_BLOCK_, int MAX_THREADS_, int MIN_BLOCKS_>
+template <int ITEMS_, int THREADS_, int MIN_BLOCKS_>
 struct FwdOddShape {
-  static constexpr int ITEMS = ITEMS_, STAGES = 2;
-  static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool ROW_IS_BLOCK = ROW_IS_BLOCK_;
+  static constexpr int ITEMS = ITEMS_, STAGES = 2, THREADS = THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
 };
 
-// Launches a kernel that has rooms in shared memory for tiles; false if they have no place there.
 template <typename T, typename W, typename Shape>
-bool fwd_odd_shaped(const FwdArgs<T, W>& a, int sms, cudaStream_t stream) {
+void fwd_odd_shaped(const FwdArgs<T, W>& a, int sms, cudaStream_t stream) {
   const auto kernel = fwd_odd_kernel<T, W, Shape>;
-  const int threads = Shape::ROW_IS_BLOCK ? block_for(a.n, Shape::ITEMS) : Shape::MAX_THREADS;
-  const int tile = Shape::ROW_IS_BLOCK ? 1 : threads / kWarp;
-  const int room = room_for<T>(tile * a.n);
-  if (Shape::STAGES * room > most_shared()) return false;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
-  const int64_t resident = Shape::MIN_BLOCKS * (Shape::MAX_THREADS / threads);
-  const auto blocks = static_cast<unsigned>(std::min(ceil_div(a.rows, tile), sms * resident));
-  kernel<<<blocks, threads, Shape::STAGES * room, stream>>>(a, room);
-  return true;
+  constexpr int TILE = Shape::THREADS / kWarp;
+  const int room = room_for<T>(TILE * a.n);
+  const int64_t blocks = std::min<int64_t>(ceil_div(a.rows, TILE), sms * Shape::MIN_BLOCKS);
+  kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, Shape::STAGES * room, stream>>>(a, room);
+}
+
+template <typename T, typename W, int ITEMS, int MAX_THREADS>
+void fwd_skew(const FwdArgs<T, W>& a, cudaStream_t stream) {
+  const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS>;
+  static std::atomic<uint64_t> done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  const int threads = block_for(ceil_div(a.n, kVec<T>), ITEMS);
+  kernel<<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a);
 }
 
 // Short rows that 16 bytes do not divide, by accesses of VEC elements.
@@ -160,17 +163,18 @@ bool fwd_odd_short(const FwdArgs<T, W>& a, cudaStream_t s) {
 }
 
 template <typename T, typename W>
-bool fwd_odd(const FwdArgs<T, W>& a, int sms, cudaStream_t s) {
+void fwd_odd(const FwdArgs<T, W>& a, int sms, cudaStream_t s) {
   if constexpr (sizeof(T) < 8) {
-    if (aligned<2>(a) && fwd_odd_short<T, W, 2>(a, s)) return true;
+    if (aligned<2>(a) && fwd_odd_short<T, W, 2>(a, s)) return;
   }
-  if (fwd_odd_short<T, W, 1>(a, s)) return true;
+  if (fwd_odd_short<T, W, 1>(a, s)) return;
   if constexpr (sizeof(T) < 8) {
-    if (a.n <= 33 * kWarp) return fwd_odd_shaped<T, W, FwdOddShape<33, false, 128, 4>>(a, sms, s);
+    if (a.n <= 33 * kWarp) return fwd_odd_shaped<T, W, FwdOddShape<33, 128, 4>>(a, sms, s);
   }
-  if (a.n <= 16 * 512) return fwd_odd_shaped<T, W, FwdOddShape<16, true, 512, 2>>(a, sms, s);
-  if (a.n <= 16 * kMaxBlock) return fwd_odd_shaped<T, W, FwdOddShape<16, true, 1024, 1>>(a, sms, s);
-  return false;
+  const int64_t packs = ceil_div(a.n, kVec<T>);
+  if (packs <= 3 * 512) return fwd_skew<T, W, 3, 512>(a, s);
+  if (packs <= 4 * kMaxBlock) return fwd_skew<T, W, 4, kMaxBlock>(a, s);
+  fwd_long<T, W, 1>(a, s);
 }
 
 template <typename T, typename W>
@@ -186,8 +190,8 @@ cudaError_t fwd_typed(const FwdProblem& p) {
                         static_cast<Stat<T>>(1.0 / static_cast<double>(p.n))};
   if (aligned<kVec<T>>(a)) {
     fwd_aligned(a, p.stream);
-  } else if (!fwd_odd(a, p.sms, p.stream)) {
-    fwd_long<T, W, 1>(a, p.stream);
+  } else {
+    fwd_odd(a, p.sms, p.stream);
   }
   return cudaGetLastError();
 }
