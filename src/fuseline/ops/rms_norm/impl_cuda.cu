@@ -3,16 +3,16 @@
 #include <cuda_fp16.h>
 
 #include "fuseline/core/cpp/cuda.h"
+#include "fuseline/rms_cuda_launch.h"
 #include "impl_args.h"
 #include "impl_aten.h"
-#include "impl_cuda_launch.h"
 
 namespace fuseline::rms_norm {
 namespace {
 
-WeightType weight_type(const Tensor& x, const std::optional<Tensor>& weight) {
-  return weight && weight->scalar_type() != x.scalar_type() ? WeightType::kFloat
-                                                            : WeightType::kSame;
+rms::WeightType weight_type(const Tensor& x, const std::optional<Tensor>& weight) {
+  return weight && weight->scalar_type() != x.scalar_type() ? rms::WeightType::kFloat
+                                                            : rms::WeightType::kSame;
 }
 
 // Calls f with a null pointer of the element type of x: the dispatch over dtypes.
@@ -40,18 +40,19 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor
   Tensor y = allocate_like(x);
   if (rstd) *rstd = allocate_rstd(x, ones);
   if (view.rows == 0 || (view.n == 0 && !rstd)) return y;
-  const FwdProblem p{view.data(),
-                     weight ? weight->const_data_ptr() : nullptr,
-                     y.mutable_data_ptr(),
-                     rstd ? rstd->mutable_data_ptr() : nullptr,
-                     view.rows,
-                     view.stride,
-                     view.n,
-                     eps,
-                     weight_type(x, weight),
-                     current_stream(device.index)};
-  FUSELINE_CUDA_CHECK(for_dtype(
-      x.scalar_type(), [&](auto* t) { return launch_fwd<std::remove_pointer_t<decltype(t)>>(p); }));
+  const rms::FwdProblem p{view.data(),
+                          weight ? weight->const_data_ptr() : nullptr,
+                          y.mutable_data_ptr(),
+                          rstd ? rstd->mutable_data_ptr() : nullptr,
+                          view.rows,
+                          view.stride,
+                          view.n,
+                          eps,
+                          weight_type(x, weight),
+                          current_stream(device.index)};
+  FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
+    return rms::launch_fwd<std::remove_pointer_t<decltype(t)>>(p);
+  }));
   return y;
 }
 
@@ -80,31 +81,31 @@ std::tuple<Tensor, Tensor> rms_norm_bwd(const Tensor& dy, const Tensor& x,
 
   const Rows view = rows_of(x);
   const Rows grad = rows_of(dy);
-  BwdProblem p{grad.data(),
-               view.data(),
-               weight ? weight->const_data_ptr() : nullptr,
-               rstd.const_data_ptr(),
-               need_dx ? dx.mutable_data_ptr() : nullptr,
-               need_dweight ? dweight.mutable_data_ptr() : nullptr,
-               nullptr,
-               view.rows,
-               grad.stride,
-               view.stride,
-               view.n,
-               0,
-               0,
-               weight_type(x, weight),
-               current_stream(device.index)};
+  rms::BwdProblem p{grad.data(),
+                    view.data(),
+                    weight ? weight->const_data_ptr() : nullptr,
+                    rstd.const_data_ptr(),
+                    need_dx ? dx.mutable_data_ptr() : nullptr,
+                    need_dweight ? dweight.mutable_data_ptr() : nullptr,
+                    nullptr,
+                    view.rows,
+                    grad.stride,
+                    view.stride,
+                    view.n,
+                    0,
+                    0,
+                    weight_type(x, weight),
+                    current_stream(device.index)};
   const auto launch = [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    p.parts = bwd_parts<T>(p, sm_count(device.index));
+    p.parts = rms::bwd_parts<T>(p, sm_count(device.index));
     std::optional<Tensor> partial;
     if (need_dweight) {
       const int64_t sizes[] = {p.parts, p.n};
       partial = allocate(IntHeaderOnlyArrayRef(sizes, 2), stat_dtype(x.scalar_type()), device);
       p.partial = partial->mutable_data_ptr();
     }
-    return launch_bwd<T>(p);
+    return rms::launch_bwd<T>(p);
   };
   FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), launch));
   return {dx, dweight};

@@ -1,9 +1,9 @@
 // Asynchronous copies from memory to shared memory.
 #pragma once
 
-#include "impl_cuda.cuh"
+#include "fuseline/rms_cuda_math.cuh"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 // Copies 16 bytes to shared memory without waiting for them; GPUs before sm_80 wait.
 __device__ __forceinline__ void copy16(void* to, const void* from) {
@@ -126,4 +126,4 @@ struct Tiles {
   }
 };
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

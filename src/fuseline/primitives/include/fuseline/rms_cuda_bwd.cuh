@@ -1,11 +1,11 @@
-// Backward kernels of rms_norm. With xhat = x * rstd and g = dy * weight:
+// Backward kernels of the root-mean-square norm. With xhat = x * rstd and g = dy * weight:
 //   dx = rstd * (g - xhat * mean(g * xhat)),   dweight = sum over rows of dy * xhat.
 // Weight gradients are summed without atomics: registers -> one partial row a block -> finish.
 #pragma once
 
-#include "impl_cuda_rows.cuh"
+#include "fuseline/rms_cuda_rows.cuh"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 // Rows of dy and x with one stride each; dx is contiguous, partial is (blocks, n). weight may be
 // null; a null dx or partial is a gradient that nobody asked for.
@@ -423,4 +423,4 @@ __global__ void __launch_bounds__(WARPS* kWarp)
   }
 }
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

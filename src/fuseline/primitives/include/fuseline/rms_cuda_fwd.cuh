@@ -1,9 +1,10 @@
-// Forward kernels of rms_norm: y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps).
+// Forward kernels of the root-mean-square norm: y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) +
+// eps).
 #pragma once
 
-#include "impl_cuda_rows.cuh"
+#include "fuseline/rms_cuda_rows.cuh"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 // Rows of x with one stride; y is contiguous. weight and rstd may be null.
 template <typename T, typename W>
@@ -252,4 +253,4 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
   }
 }
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <atomic>
 
-#include "impl_cuda_bwd.cuh"
-#include "impl_cuda_fwd.cuh"
-#include "impl_cuda_launch.h"
+#include "fuseline/rms_cuda_bwd.cuh"
+#include "fuseline/rms_cuda_fwd.cuh"
+#include "fuseline/rms_cuda_launch.h"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 namespace {
 
 int log2_at_least(int64_t v) {
@@ -352,9 +352,9 @@ int64_t bwd_parts(BwdProblem& p, int sms) {
                                             : parts_typed<T, float>(p, sms);
 }
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms
 
-#define FUSELINE_RMS_NORM_INSTANTIATE(T)                                     \
-  template cudaError_t fuseline::rms_norm::launch_fwd<T>(const FwdProblem&); \
-  template cudaError_t fuseline::rms_norm::launch_bwd<T>(const BwdProblem&); \
-  template int64_t fuseline::rms_norm::bwd_parts<T>(BwdProblem&, int);
+#define FUSELINE_RMS_INSTANTIATE(T)                                     \
+  template cudaError_t fuseline::rms::launch_fwd<T>(const FwdProblem&); \
+  template cudaError_t fuseline::rms::launch_bwd<T>(const BwdProblem&); \
+  template int64_t fuseline::rms::bwd_parts<T>(BwdProblem&, int);

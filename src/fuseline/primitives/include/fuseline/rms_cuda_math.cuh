@@ -1,4 +1,5 @@
-// Device maths of rms_norm: packs of up to 16 bytes, conversions, row reductions, the second look.
+// Device maths of the root-mean-square norm: packs of up to 16 bytes, conversions, row reductions,
+// the second look.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 constexpr int kWarp = 32;
 constexpr int kSmallBlock = 128;  // threads of a block that holds several rows
@@ -190,4 +191,4 @@ struct ExactRstd {
   __device__ double times(double x) const { return x * first * second; }
 };
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

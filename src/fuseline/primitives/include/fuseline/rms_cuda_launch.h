@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 enum class WeightType { kSame, kFloat };
 
@@ -53,4 +53,4 @@ cudaError_t launch_bwd(const BwdProblem& p);
 template <typename T>
 int64_t bwd_parts(BwdProblem& p, int sm_count);
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms
