@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
-#include "fuseline/rms_cuda_bwd.cuh"
+#include "fuseline/rms_cuda_bwd_long.cuh"
 #include "fuseline/rms_cuda_fwd.cuh"
 #include "fuseline/rms_cuda_launch.h"
 
@@ -64,9 +64,9 @@ int block_for(int64_t packs, int items) {
       std::min<int64_t>(kMaxBlock, ceil_div(ceil_div(packs, items), kWarp) * kWarp));
 }
 
-template <typename T, typename W, typename Shape>
-void fwd_shaped(const FwdArgs<T, W>& a, int64_t packs, cudaStream_t stream) {
-  const auto kernel = fwd_kernel<T, W, Shape>;
+template <typename T, typename W, typename Shape, bool ADDS>
+void fwd_shaped(const FwdArgs<T, W, ADDS>& a, int64_t packs, cudaStream_t stream) {
+  const auto kernel = fwd_kernel<T, W, Shape, ADDS>;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   if constexpr (Shape::ROW_IS_BLOCK) {
@@ -79,13 +79,13 @@ void fwd_shaped(const FwdArgs<T, W>& a, int64_t packs, cudaStream_t stream) {
   }
 }
 
-template <typename T, typename W, int VEC>
-void fwd_long(const FwdArgs<T, W>& a, cudaStream_t stream) {
-  fwd_long_kernel<T, W, VEC><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
+template <typename T, typename W, int VEC, bool ADDS>
+void fwd_long(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
+  fwd_long_kernel<T, W, VEC, ADDS><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
 }
 
 template <typename T, typename W>
-void fwd_aligned(const FwdArgs<T, W>& a, cudaStream_t s) {
+void fwd_aligned(const FwdArgs<T, W, false>& a, cudaStream_t s) {
   constexpr int VEC = kVec<T>;
   const int64_t packs = ceil_div(a.n, VEC);
   if (packs <= 16) {
@@ -107,11 +107,32 @@ void fwd_aligned(const FwdArgs<T, W>& a, cudaStream_t s) {
   }
 }
 
+// A residual takes the registers of as many packs again, so fewer threads ask for the weight first
+// and none holds eight packs.
+template <typename T, typename W>
+void fwd_aligned(const FwdArgs<T, W, true>& a, cudaStream_t s) {
+  constexpr int VEC = kVec<T>;
+  const int64_t packs = ceil_div(a.n, VEC);
+  if (packs <= 16) {
+    fwd_shaped<T, W, FwdShape<VEC, 1, false, kSmallBlock, 1, true>>(a, packs, s);
+  } else if (packs <= 4 * kWarp) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, false, kSmallBlock, 1, true>>(a, packs, s);
+  } else if (packs <= 4 * 128) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, true, 128, 1, true>>(a, packs, s);
+  } else if (packs <= 4 * 512) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, true, 512, 2, false>>(a, packs, s);
+  } else if (packs <= 4 * kMaxBlock) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, true, kMaxBlock, 1, false>>(a, packs, s);
+  } else {
+    fwd_long<T, W, VEC>(a, s);
+  }
+}
+
 // Launches a kernel that has a room in shared memory for each tile; false if it has no place there.
-template <typename T, typename W, int ITEMS, bool ROW_IS_BLOCK, int MAX_THREADS>
-bool fwd_odd_shaped(const FwdArgs<T, W>& a, int tile, cudaStream_t stream) {
-  const auto kernel = fwd_odd_kernel<T, W, ITEMS, ROW_IS_BLOCK, MAX_THREADS>;
-  const int shared = room_for<T>(tile * a.n);
+template <typename T, typename W, int ITEMS, bool ROW_IS_BLOCK, int MAX_THREADS, bool ADDS>
+bool fwd_odd_shaped(const FwdArgs<T, W, ADDS>& a, int tile, cudaStream_t stream) {
+  const auto kernel = fwd_odd_kernel<T, W, ITEMS, ROW_IS_BLOCK, MAX_THREADS, ADDS>;
+  const int shared = (ADDS ? 2 : 1) * room_for<T>(tile * a.n);
   if (shared > most_shared()) return false;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
@@ -121,8 +142,8 @@ bool fwd_odd_shaped(const FwdArgs<T, W>& a, int tile, cudaStream_t stream) {
   return true;
 }
 
-template <typename T, typename W>
-bool fwd_odd(const FwdArgs<T, W>& a, cudaStream_t s) {
+template <typename T, typename W, bool ADDS>
+bool fwd_odd(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
   constexpr int kWarps = kOddBlock / kWarp;
   if (a.n <= 2 * kWarp) return fwd_odd_shaped<T, W, 2, false, kOddBlock>(a, 2 * kWarps, s);
   if (a.n <= 8 * kWarp) return fwd_odd_shaped<T, W, 8, false, kOddBlock>(a, 2 * kWarps, s);
@@ -134,9 +155,10 @@ bool fwd_odd(const FwdArgs<T, W>& a, cudaStream_t s) {
   return false;
 }
 
-template <typename T, typename W>
+template <typename T, typename W, bool ADDS>
 cudaError_t fwd_typed(const FwdProblem& p) {
-  const FwdArgs<T, W> a{static_cast<const T*>(p.x),
+  FwdArgs<T, W, ADDS> a{{},
+                        static_cast<const T*>(p.x),
                         static_cast<const W*>(p.weight),
                         static_cast<T*>(p.y),
                         static_cast<Stat<T>*>(p.rstd),
@@ -145,7 +167,14 @@ cudaError_t fwd_typed(const FwdProblem& p) {
                         p.n,
                         p.eps,
                         static_cast<Stat<T>>(1.0 / static_cast<double>(p.n))};
-  const bool wide = aligned<T>(p.x, p.x_stride) && aligned<T>(p.y, p.n) && aligned<T>(p.weight, 0);
+  if constexpr (ADDS) {
+    a.residual = static_cast<const T*>(p.residual);
+    a.new_residual = static_cast<T*>(p.new_residual);
+    a.residual_stride = p.residual_stride;
+  }
+  const bool wide = aligned<T>(p.x, p.x_stride) && aligned<T>(p.residual, p.residual_stride) &&
+                    aligned<T>(p.new_residual, p.n) && aligned<T>(p.y, p.n) &&
+                    aligned<T>(p.weight, 0);
   if (wide) {
     fwd_aligned(a, p.stream);
   } else if (!fwd_odd(a, p.stream)) {
@@ -169,16 +198,16 @@ struct BwdLaunch {
   int threads, log_row_threads, groups, room, shared;
 };
 
-template <typename T, typename Shape>
+template <typename T, typename Shape, bool ADDS>
 BwdLaunch bwd_launch(int64_t n) {
   const int64_t packs = ceil_div(n, Shape::VEC);
   BwdLaunch l;
   l.log_row_threads = Shape::VEC == 1 ? 5 : log2_at_least(ceil_div(packs, Shape::ITEMS));
   l.threads = Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : Shape::MAX_THREADS;
   l.groups = Shape::MULTI_WARP ? 1 : l.threads >> l.log_row_threads;
-  // x and dy of each stage: a room for each row, or for each tile of odd rows.
+  // Each stage: a room for each row, or for each tile of odd rows.
   l.room = Shape::VEC == 1 ? room_for<T>(l.groups * n) : static_cast<int>(n * sizeof(T));
-  l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * 2 * l.room;
+  l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * kRooms<ADDS> * l.room;
   if (!Shape::MULTI_WARP) {
     const int sums = l.threads / kWarp * static_cast<int>(n * sizeof(Stat<T>));
     l.shared = std::max(l.shared, sums);
@@ -188,10 +217,10 @@ BwdLaunch bwd_launch(int64_t n) {
 
 // Calls f with the shape for rows of `packs` accesses, or with Long. Threads have few registers
 // where many of them are needed to hold a row; docs/decisions/0004 has the measurements.
-template <typename T, int VEC, typename F>
+template <typename T, int VEC, bool ADDS, typename F>
 auto with_bwd_shape(int64_t n, const F& f) {
   const auto if_it_fits = [&](auto shape) {
-    const bool fits = bwd_launch<T, decltype(shape)>(n).shared <= most_shared();
+    const bool fits = bwd_launch<T, decltype(shape), ADDS>(n).shared <= most_shared();
     return fits ? f(shape) : f(Long{});
   };
   const int64_t packs = ceil_div(n, VEC);
@@ -245,15 +274,15 @@ int64_t column_tiles(int64_t n) {
   return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
 }
 
-template <typename T, int VEC>
+template <typename T, int VEC, bool ADDS>
 int64_t parts_by_length(BwdProblem& p, int sms) {
-  return with_bwd_shape<T, VEC>(p.n, [&](auto shape) -> int64_t {
+  return with_bwd_shape<T, VEC, ADDS>(p.n, [&](auto shape) -> int64_t {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       const int64_t most = ceil_div(sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
       return p.blocks = std::max<int64_t>(1, std::min(p.rows, most));
     } else {
-      const BwdLaunch l = bwd_launch<T, Shape>(p.n);
+      const BwdLaunch l = bwd_launch<T, Shape, ADDS>(p.n);
       const int64_t tiles = std::max<int64_t>(1, ceil_div(p.rows, l.groups));
       p.blocks = bwd_blocks<Shape>(tiles, l.threads, sms);
       if (!Shape::MULTI_WARP) return p.blocks;
@@ -264,29 +293,30 @@ int64_t parts_by_length(BwdProblem& p, int sms) {
   });
 }
 
-template <typename T, typename W, int VEC>
-void bwd_by_length(const BwdArgs<T, W>& a, const BwdProblem& p) {
+template <typename T, typename W, int VEC, bool ADDS>
+void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
   const auto blocks = static_cast<unsigned>(p.blocks);
-  with_bwd_shape<T, VEC>(a.n, [&](auto shape) {
+  with_bwd_shape<T, VEC, ADDS>(a.n, [&](auto shape) {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       if (a.dx) {
-        bwd_long_dx_kernel<T, W, VEC><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
+        bwd_long_dx_kernel<T, W, VEC, ADDS>
+            <<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
       }
       if (a.partial) {
         const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
-        bwd_long_dweight_kernel<T, W, VEC><<<grid, kTileThreads, 0, p.stream>>>(a);
+        bwd_long_dweight_kernel<T, W, VEC, ADDS><<<grid, kTileThreads, 0, p.stream>>>(a);
       }
     } else {
-      const BwdLaunch l = bwd_launch<T, Shape>(a.n);
+      const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
       static std::atomic<uint64_t> done;
       constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
       if constexpr (VEC == 1) {
-        const auto kernel = bwd_odd_kernel<T, W, Shape>;
+        const auto kernel = bwd_odd_kernel<T, W, Shape, ADDS>;
         prepare(kernel, kAttribute, most_shared(), done);
         kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.room);
       } else {
-        const auto kernel = bwd_kernel<T, W, Shape>;
+        const auto kernel = bwd_kernel<T, W, Shape, ADDS>;
         prepare(kernel, kAttribute, most_shared(), done);
         kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.log_row_threads, l.room);
       }
@@ -305,19 +335,21 @@ void bwd_finish(const BwdProblem& p) {
 template <typename T, typename W>
 bool bwd_is_wide(const BwdProblem& p) {
   return aligned<T>(p.x, p.x_stride) && aligned<T>(p.dy, p.dy_stride) && aligned<T>(p.dx, p.n) &&
-         aligned<T>(p.weight, 0);
+         aligned<T>(p.added, p.added_stride) && aligned<T>(p.weight, 0);
 }
 
-template <typename T, typename W>
+template <typename T, typename W, bool ADDS>
 int64_t parts_typed(BwdProblem& p, int sms) {
-  return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>>(p, sms) : parts_by_length<T, 1>(p, sms);
+  return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>, ADDS>(p, sms)
+                              : parts_by_length<T, 1, ADDS>(p, sms);
 }
 
-template <typename T, typename W>
+template <typename T, typename W, bool ADDS>
 void bwd_typed(const BwdProblem& p) {
   using S = Stat<T>;
   if (p.rows) {
-    const BwdArgs<T, W> a{static_cast<const T*>(p.dy),
+    BwdArgs<T, W, ADDS> a{{},
+                          static_cast<const T*>(p.dy),
                           static_cast<const T*>(p.x),
                           static_cast<const W*>(p.weight),
                           static_cast<const S*>(p.rstd),
@@ -328,6 +360,10 @@ void bwd_typed(const BwdProblem& p) {
                           p.x_stride,
                           p.n,
                           static_cast<S>(1.0 / static_cast<double>(p.n))};
+    if constexpr (ADDS) {
+      a.added = static_cast<const T*>(p.added);
+      a.added_stride = p.added_stride;
+    }
     bwd_is_wide<T, W>(p) ? bwd_by_length<T, W, kVec<T>>(a, p) : bwd_by_length<T, W, 1>(a, p);
   }
   if (p.dweight) p.parts <= 64 ? bwd_finish<S, W, 8>(p) : bwd_finish<S, W, kWarp>(p);
@@ -335,26 +371,28 @@ void bwd_typed(const BwdProblem& p) {
 
 }  // namespace
 
-template <typename T>
+template <typename T, bool ADDS>
 cudaError_t launch_fwd(const FwdProblem& p) {
-  return p.weight_type == WeightType::kSame ? fwd_typed<T, T>(p) : fwd_typed<T, float>(p);
+  return p.weight_type == WeightType::kSame ? fwd_typed<T, T, ADDS>(p)
+                                            : fwd_typed<T, float, ADDS>(p);
 }
 
-template <typename T>
+template <typename T, bool ADDS>
 cudaError_t launch_bwd(const BwdProblem& p) {
-  p.weight_type == WeightType::kSame ? bwd_typed<T, T>(p) : bwd_typed<T, float>(p);
+  p.weight_type == WeightType::kSame ? bwd_typed<T, T, ADDS>(p) : bwd_typed<T, float, ADDS>(p);
   return cudaGetLastError();
 }
 
-template <typename T>
+template <typename T, bool ADDS>
 int64_t bwd_parts(BwdProblem& p, int sms) {
-  return p.weight_type == WeightType::kSame ? parts_typed<T, T>(p, sms)
-                                            : parts_typed<T, float>(p, sms);
+  return p.weight_type == WeightType::kSame ? parts_typed<T, T, ADDS>(p, sms)
+                                            : parts_typed<T, float, ADDS>(p, sms);
 }
 
 }  // namespace fuseline::rms
 
-#define FUSELINE_RMS_INSTANTIATE(T)                                     \
-  template cudaError_t fuseline::rms::launch_fwd<T>(const FwdProblem&); \
-  template cudaError_t fuseline::rms::launch_bwd<T>(const BwdProblem&); \
-  template int64_t fuseline::rms::bwd_parts<T>(BwdProblem&, int);
+// Instantiates the launches for one dtype of x, and for the norm of x or of x + residual.
+#define FUSELINE_RMS_INSTANTIATE(T, ADDS)                                     \
+  template cudaError_t fuseline::rms::launch_fwd<T, ADDS>(const FwdProblem&); \
+  template cudaError_t fuseline::rms::launch_bwd<T, ADDS>(const BwdProblem&); \
+  template int64_t fuseline::rms::bwd_parts<T, ADDS>(BwdProblem&, int);

@@ -32,7 +32,7 @@ __device__ __forceinline__ void wait_for_batch() {
 
 // Bytes of shared memory that hold `elements` from any address on.
 template <typename T>
-constexpr int room_for(int64_t elements) {
+__host__ __device__ constexpr int room_for(int64_t elements) {
   return static_cast<int>((elements * sizeof(T) + 15) / 16 * 16 + 16);
 }
 
