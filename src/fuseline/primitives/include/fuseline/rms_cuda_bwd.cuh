@@ -63,6 +63,16 @@ __device__ __forceinline__ Values<S, VEC> gradient(const Values<S, VEC>& xhat, V
   return g;
 }
 
+// dx for one pack, with what is added to it, if anything is.
+template <typename T, typename W, bool ADDS, typename S, int VEC>
+__device__ __forceinline__ Pack<T, VEC> sum_with(const BwdArgs<T, W, ADDS>& a, const T* added,
+                                                 const Values<S, VEC>& dx) {
+  if constexpr (ADDS) {
+    if (a.added) return pack<T>(plus(dx, unpack<S>(load<T, VEC>(added))));
+  }
+  return pack<T>(dx);
+}
+
 // Tensors that have a room for each row or tile in shared memory: x, dy and what is added.
 template <bool ADDS>
 constexpr int kRooms = ADDS ? 3 : 2;
@@ -228,11 +238,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
           xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
           g[k] = times(unpack<S>(load<T, VEC>(dy + col)), unpack<S>(weights[i]));
         }
-        Values<S, VEC> d = gradient(xhat[k], g[k], rstd, mean);
-        if constexpr (ADDS) {
-          if (a.added) d = plus(d, unpack<S>(load<T, VEC>(added + col)));
-        }
-        store<T, VEC>(dx + col, pack<T>(d));
+        store<T, VEC>(dx + col, sum_with(a, added + col, gradient(xhat[k], g[k], rstd, mean)));
       }
       if constexpr (STAGES == 1) copy_item(i);
     }

@@ -37,11 +37,9 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W,
   for (int64_t col = first; col < a.n; col += step) {
     const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
     const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + col)), rstd);
-    Values<S, VEC> dx = gradient(xhat, g, rstd, mean);
-    if constexpr (ADDS) {
-      if (a.added) dx = plus(dx, unpack<S>(load<T, VEC>(a.added + row * a.added_stride + col)));
-    }
-    store<T, VEC>(a.dx + row * a.n + col, pack<T>(dx));
+    const T* added = nullptr;
+    if constexpr (ADDS) added = a.added + row * a.added_stride + col;
+    store<T, VEC>(a.dx + row * a.n + col, sum_with(a, added, gradient(xhat, g, rstd, mean)));
   }
 }
 
