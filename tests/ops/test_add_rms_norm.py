@@ -19,7 +19,10 @@ from fuseline.ops.add_rms_norm.op import CONTRACT, SELECTOR, decomposed
 
 OPS = torch.ops.fuseline
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-BACKWARD = {"cpu": OPS._add_rms_norm_bwd, "cuda": OPS._add_rms_norm_bwd__triton}
+BACKWARDS = {
+    "cpu": (OPS._add_rms_norm_bwd,),
+    "cuda": (OPS._add_rms_norm_bwd, OPS._add_rms_norm_bwd__triton),
+}
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 pytestmark = pytest.mark.skipif(
@@ -50,12 +53,12 @@ def test_schemas_in_the_binary_are_those_of_the_contract() -> None:
 def test_y_is_the_norm_of_the_sum_as_it_was_rounded(device: str, dtype: torch.dtype) -> None:
     for n in (1, 61, 1024, 40001):
         x, residual, weight = (t.detach() for t in _leaves(3, n, dtype=dtype, device=device))
-        for impl in ("cpu", "eager") if device == "cpu" else ("triton",):
+        for impl in ("cpu", "eager") if device == "cpu" else ("cuda", "triton"):
             y, h = fuseline.add_rms_norm(x, residual, weight, 1e-6, impl=impl)
             assert torch.equal(h, x + residual)
             alone = fuseline.rms_norm(h, weight, 1e-6, impl=impl)
-            # Triton's tiles are tuned for each operator, and the order of a sum depends on them.
-            exact = {} if impl == "triton" else {"rtol": 0.0, "atol": 0.0}
+            # On a GPU blocks are chosen for each operator, and the order of a sum follows them.
+            exact = {} if device == "cuda" else {"rtol": 0.0, "atol": 0.0}
             torch.testing.assert_close(y, alone, **exact)
 
 
@@ -144,21 +147,24 @@ def test_only_what_is_asked_for_is_computed(device: str) -> None:
         (y.sum() + h.sum()).backward()
         assert [leaf.grad is not None for leaf in leaves] == wanted
     x, rstd = torch.randn(3, 9, device=device), torch.ones(3, device=device)
-    dx, dweight = BACKWARD[device](x, x, x, x[0], rstd, False, False)
-    assert dx.shape == dweight.shape == (0,)
+    for backward in BACKWARDS[device]:
+        dx, dweight = backward(x, x, x, x[0], rstd, False, False)
+        assert dx.shape == dweight.shape == (0,)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("layout", ["contiguous", "transposed", "expanded", "empty", "one_row"])
-def test_opcheck(layout: str, weighted: bool) -> None:
+def test_opcheck(layout: str, weighted: bool, device: str) -> None:
     x = {
         "contiguous": torch.randn(4, 6, 32),
-        "transposed": torch.randn(6, 32, 4).transpose(1, 2),
-        "expanded": torch.randn(1, 32).expand(5, 32),
+        "transposed": torch.randn(6, 32, 4).to(device).transpose(1, 2),
+        "expanded": torch.randn(1, 32).to(device).expand(5, 32),
         "empty": torch.randn(0, 32),
         "one_row": torch.randn(32),
-    }[layout]
-    residual, weight = torch.randn(x.shape), torch.randn(32) if weighted else None
+    }[layout].to(device)
+    residual = torch.randn(x.shape, device=device)
+    weight = torch.randn(32, device=device) if weighted else None
     for op in (OPS.add_rms_norm, OPS._add_rms_norm, OPS._add_rms_norm_fwd):
         opcheck(op, (x, residual, weight, 1e-5))
     leaves = [None if t is None else t.detach().requires_grad_() for t in (x, residual, weight)]
@@ -285,16 +291,19 @@ def test_sums_that_leave_the_normal_range(dtype: torch.dtype, scale: float) -> N
         torch.testing.assert_close(decomposed(x, residual, None, 0.0), (y, h))
 
 
-def test_copies_are_made_only_where_no_row_stride_exists_and_are_counted() -> None:
-    rows, strided = torch.randn(4, 64)[:, :32], torch.randn(4, 64)[:, ::2]
+@pytest.mark.parametrize("device", DEVICES)
+def test_copies_are_made_only_where_no_row_stride_exists_and_are_counted(device: str) -> None:
+    both = torch.randn(4, 64, device=device)
+    rows, strided = both[:, :32], both[:, ::2]
     for x, residual, copies in ((rows, rows, 0), (rows, strided, 1), (strided, strided, 2)):
         before = native.copies()
         fuseline.add_rms_norm(x, residual, None, 1e-5)
         assert native.copies() - before == copies
 
 
-def test_raw_operators_refuse_what_the_kernels_cannot_read() -> None:
-    x, weight, rstd = torch.randn(3, 8), torch.randn(8), torch.ones(3)
+@pytest.mark.parametrize("device", DEVICES)
+def test_raw_operators_refuse_what_the_kernels_cannot_read(device: str) -> None:
+    x, weight, rstd = (t.to(device) for t in (torch.randn(3, 8), torch.randn(8), torch.ones(3)))
     for call, words in (
         (lambda: OPS._add_rms_norm(x.int(), x, None, 1e-5), "x must be float64"),
         (lambda: OPS._add_rms_norm(x, x[:2], None, 1e-5), r"residual has shape \[2, 8\]"),
@@ -326,15 +335,19 @@ def test_symbolic_traces_name_the_operator() -> None:
     assert fuseline.add_rms_norm in [node.target for node in graph.nodes]
 
 
-def test_cuda_kernels_are_asked_for_in_vain_and_triton_serves_there() -> None:
-    reason = SELECTOR.unavailable("cuda", "cuda")
-    if reason is None:
-        pytest.skip("the binary has them")
-    assert "fuseline" in reason
-    with pytest.raises(RuntimeError, match="impl 'cuda' cannot run here"):
-        _ = SELECTOR.calls["cuda", "cuda"]
-    assert SELECTOR.calls["auto", "cuda"] is SELECTOR.calls["triton", "cuda"]
+def test_auto_takes_the_binary_and_triton_where_it_was_built_without_nvcc() -> None:
     assert SELECTOR.calls["auto", "cpu"] is SELECTOR.calls["cpu", "cpu"]
+    without = native.status().build["nvcc"] is None
+    assert (SELECTOR.unavailable("cuda", "cuda") is not None) == without
+    kernels = "triton" if without else "cuda"
+    assert SELECTOR.calls["auto", "cuda"] is SELECTOR.calls[kernels, "cuda"]
+
+
+def test_an_operator_without_a_kernel_for_a_device_says_so() -> None:
+    assert native.why_no_kernel("fuseline::add_rms_norm", "cpu") is None
+    assert "no cpu kernel of aten::_cudnn_rnn" in str(
+        native.why_no_kernel("aten::_cudnn_rnn", "cpu")
+    )
 
 
 @pytest.mark.slow

@@ -1,3 +1,3 @@
-#include "impl_cuda_launch.cuh"
+#include "fuseline/rms_cuda_launch.cuh"
 
-FUSELINE_RMS_NORM_INSTANTIATE(__half)
+FUSELINE_RMS_INSTANTIATE(__half, false)

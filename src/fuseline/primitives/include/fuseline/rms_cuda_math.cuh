@@ -1,4 +1,5 @@
-// Device maths of rms_norm: packs of up to 16 bytes, conversions, row reductions, the second look.
+// Device maths of the root-mean-square norm: packs of up to 16 bytes, conversions, row reductions,
+// the second look.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,7 +9,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 constexpr int kWarp = 32;
 constexpr int kSmallBlock = 128;  // threads of a block that holds several rows
@@ -54,6 +55,13 @@ struct Values {
   S v[VEC];
 };
 
+template <typename S, int VEC>
+__device__ __forceinline__ Values<S, VEC> plus(Values<S, VEC> a, const Values<S, VEC>& b) {
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) a.v[v] += b.v[v];
+  return a;
+}
+
 template <typename S, typename T, int VEC>
 __device__ __forceinline__ Values<S, VEC> unpack(const Pack<T, VEC>& p) {
   Values<S, VEC> out;
@@ -96,6 +104,16 @@ __device__ __forceinline__ Pack<T, VEC> pack(const Values<S, VEC>& in) {
     for (int v = 0; v < VEC; ++v) p.v[v] = round_to<T, S>(in.v[v]);
   }
   return p;
+}
+
+// a + b, rounded to T.
+template <typename T>
+__device__ __forceinline__ Stat<T> rounded_sum(Stat<T> a, Stat<T> b) {
+  return to_stat(round_to<T, Stat<T>>(a + b));
+}
+template <typename T, int VEC>
+__device__ __forceinline__ Pack<T, VEC> sum_of(const Pack<T, VEC>& a, const Pack<T, VEC>& b) {
+  return pack<T>(plus(unpack<Stat<T>>(a), unpack<Stat<T>>(b)));
 }
 
 template <typename T, int VEC>
@@ -196,4 +214,4 @@ struct ExactRstd {
   __device__ double times(double x) const { return x * first * second; }
 };
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

@@ -1,9 +1,9 @@
 // Asynchronous copies from memory to shared memory.
 #pragma once
 
-#include "impl_cuda.cuh"
+#include "fuseline/rms_cuda_math.cuh"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 // Copies 16 bytes to shared memory without waiting for them; GPUs before sm_80 wait.
 __device__ __forceinline__ void copy16(void* to, const void* from) {
@@ -32,7 +32,7 @@ __device__ __forceinline__ void wait_for_batch() {
 
 // Bytes of shared memory that hold `elements` from any address on.
 template <typename T>
-constexpr int room_for(int64_t elements) {
+__host__ __device__ constexpr int room_for(int64_t elements) {
   return static_cast<int>((elements * sizeof(T) + 15) / 16 * 16 + 16);
 }
 
@@ -126,4 +126,4 @@ struct Tiles {
   }
 };
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

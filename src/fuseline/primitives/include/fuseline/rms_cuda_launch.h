@@ -1,22 +1,24 @@
-// The border between host code (impl_cuda.cpp) and the kernels, one translation unit per dtype of
-// x.
+// The border between host code (rms_cuda.h) and the kernels, one translation unit per dtype of x.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 
 enum class WeightType { kSame, kFloat };
 
 struct FwdProblem {
   const void* x;
+  const void* residual;  // this and new_residual: where launch_fwd adds
   const void* weight;
+  void* new_residual;
   void* y;
   void* rstd;
   int64_t rows;
   int64_t x_stride;
+  int64_t residual_stride;
   int64_t n;
   double eps;
   WeightType weight_type;
@@ -26,6 +28,7 @@ struct FwdProblem {
 
 struct BwdProblem {
   const void* dy;
+  const void* added;  // to dx, where launch_bwd adds; may be null
   const void* x;
   const void* weight;
   const void* rstd;
@@ -34,6 +37,7 @@ struct BwdProblem {
   void* partial;
   int64_t rows;
   int64_t dy_stride;
+  int64_t added_stride;
   int64_t x_stride;
   int64_t n;
   int64_t blocks;
@@ -44,14 +48,14 @@ struct BwdProblem {
 
 // Launches on the current device and returns the launch's error. T is double, float, __half or
 // __nv_bfloat16; each is instantiated in its own impl_cuda_<dtype>.cu.
-template <typename T>
+template <typename T, bool ADDS>
 cudaError_t launch_fwd(const FwdProblem& p);
-template <typename T>
+template <typename T, bool ADDS>
 cudaError_t launch_bwd(const BwdProblem& p);
 
 // Sets p.blocks and returns the rows of the partial buffer that launch_bwd needs, which depend on
 // the shape and the GPU.
-template <typename T>
+template <typename T, bool ADDS>
 int64_t bwd_parts(BwdProblem& p, int sm_count);
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

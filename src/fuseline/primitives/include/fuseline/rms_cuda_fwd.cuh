@@ -1,13 +1,24 @@
-// Forward kernels of rms_norm: y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps).
+// Forward kernels of the root-mean-square norm: y = h * rstd * weight, rstd = 1 / sqrt(mean(h^2) +
+// eps). h is x or, if ADDS, x + residual as it is rounded to new_residual, which is written too.
 #pragma once
 
-#include "impl_cuda_rows.cuh"
+#include "fuseline/rms_cuda_rows.cuh"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
+
+// What rows of x + residual need besides; new_residual is contiguous.
+template <typename T, bool ADDS>
+struct Addition {};
+template <typename T>
+struct Addition<T, true> {
+  const T* residual;
+  T* new_residual;
+  int64_t residual_stride;
+};
 
 // Rows of x with one stride; y is contiguous. weight and rstd may be null.
-template <typename T, typename W>
-struct FwdArgs {
+template <typename T, typename W, bool ADDS>
+struct FwdArgs : Addition<T, ADDS> {
   const T* x;
   const W* weight;
   T* y;
@@ -17,6 +28,15 @@ struct FwdArgs {
   int64_t n;
   double eps;
   Stat<T> inv_n;
+
+  // The row that is normalised; a sum is there once the kernel has written it.
+  __device__ const T* h(int64_t row) const {
+    if constexpr (ADDS) {
+      return this->new_residual + row * n;
+    } else {
+      return x + row * x_stride;
+    }
+  }
 };
 
 template <typename T, typename W, int VEC>
@@ -39,6 +59,34 @@ __device__ __forceinline__ Stat<T> square_sum(const Pack<T, VEC>& p) {
   return sums[0] + sums[1];
 }
 
+// Turns a thread's packs of x, `step` columns apart, into h and writes it; where nothing is added
+// they are h. AT_ONCE packs are loaded before one is stored: the compiler cannot know that a store
+// leaves what is loaded after it alone.
+template <int AT_ONCE, typename T, typename W, bool ADDS, int VEC, int ITEMS, typename Col>
+__device__ __forceinline__ void add_residual(const FwdArgs<T, W, ADDS>& a, int64_t row, Col first,
+                                             Col step, Col n, Pack<T, VEC> (&packs)[ITEMS]) {
+  if constexpr (ADDS) {
+    const T* const residual = a.residual + row * a.residual_stride;
+    T* const h = a.new_residual + row * a.n;
+#pragma unroll
+    for (int start = 0; start < ITEMS; start += AT_ONCE) {
+      Pack<T, VEC> other[AT_ONCE];
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const Col col = first + (start + i) * step;
+        if (col < n) other[i] = load<T, VEC>(residual + col);
+      }
+#pragma unroll
+      for (int i = 0; i < AT_ONCE; ++i) {
+        const Col col = first + (start + i) * step;
+        if (col >= n) continue;
+        packs[start + i] = sum_of(packs[start + i], other[i]);
+        store<T, VEC>(h + col, packs[start + i]);
+      }
+    }
+  }
+}
+
 // The larger of the mean square and |eps|: their sum is 0 where eps = -square.
 template <typename S>
 __device__ __forceinline__ S largest_of(S square, S eps) {
@@ -56,10 +104,10 @@ __device__ double exact_square_sum(const T* x, int64_t first, int64_t n, int64_t
 }
 
 // Writes the elements of one thread, and rstd if it is the row's first.
-template <typename T, typename W>
-__device__ void exact_normalise(const FwdArgs<T, W>& a, int64_t row, int64_t first, int64_t step,
-                                const ExactRstd& rstd) {
-  const T* x = a.x + row * a.x_stride;
+template <typename T, typename W, bool ADDS>
+__device__ void exact_normalise(const FwdArgs<T, W, ADDS>& a, int64_t row, int64_t first,
+                                int64_t step, const ExactRstd& rstd) {
+  const T* x = a.h(row);
   if (a.rstd && first == 0) a.rstd[row] = static_cast<Stat<T>>(rstd.rstd());
 #pragma unroll 1
   for (int64_t col = first; col < a.n; col += step) {
@@ -70,13 +118,13 @@ __device__ void exact_normalise(const FwdArgs<T, W>& a, int64_t row, int64_t fir
 
 // The second look at the rows of a block, which all its threads take if one of them needs it.
 // Returns whether this thread's row is done.
-template <bool MULTI_WARP, typename T, typename W>
-__device__ bool second_look(const FwdArgs<T, W>& a, int64_t row, Stat<T> largest, bool again,
+template <bool MULTI_WARP, typename T, typename W, bool ADDS>
+__device__ bool second_look(const FwdArgs<T, W, ADDS>& a, int64_t row, Stat<T> largest, bool again,
                             int lane, int row_threads, double* scratch) {
   if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
+  if constexpr (ADDS && !MULTI_WARP) __syncwarp();  // h is read by other lanes than wrote it
   const SecondLook look(largest);
-  const double part =
-      again ? exact_square_sum(a.x + row * a.x_stride, lane, a.n, row_threads, look) : 0.0;
+  const double part = again ? exact_square_sum(a.h(row), lane, a.n, row_threads, look) : 0.0;
   const double sum = row_sum<MULTI_WARP>(part, row_threads, scratch);
   const ExactRstd exact(look, sum / static_cast<double>(a.n), a.eps);
   if (again) exact_normalise(a, row, lane, row_threads, exact);
@@ -97,9 +145,9 @@ struct FwdShape {
 // Reads each row once, into ITEMS packs a thread; writes y and, where asked for, rstd. Needs
 // n <= row threads * ITEMS * VEC. Small problems are bound by the length of this path, so addresses
 // are computed once and nothing branches before the loads.
-template <typename T, typename W, typename Shape>
+template <typename T, typename W, typename Shape, bool ADDS>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    fwd_kernel(const __grid_constant__ FwdArgs<T, W> a) {
+    fwd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS> a) {
   using S = Stat<T>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, MAX_WARPS = Shape::MAX_THREADS / kWarp;
   constexpr bool ROW_IS_BLOCK = Shape::ROW_IS_BLOCK;
@@ -132,6 +180,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       if (i * step < weight_cols) weights[i] = load<W, VEC>(weight + i * step);
     }
   }
+  add_residual<Shape::WEIGHT_FIRST ? ITEMS : 2>(a, row, lane * VEC, step,
+                                                active ? static_cast<int>(a.n) : 0, packs);
   S sum = 0;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) sum += square_sum(packs[i]);
@@ -154,18 +204,24 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   }
 }
 
+template <typename T, typename W>
+__device__ Tiles<T> residuals(const FwdArgs<T, W, true>& a) {
+  return {a.residual, a.rows, a.residual_stride, static_cast<int>(a.n)};
+}
+
 // Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
 // of as many rows as the block has warps; a tile comes at once, ahead of need, and leaves by
 // element. A thread has the columns lane, lane + 32, ..., so the order of a row's sum knows nothing
 // of where the row lies.
-template <typename T, typename W, typename Shape>
+template <typename T, typename W, typename Shape, bool ADDS>
 __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
-    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W> a, int room) {
+    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS> a, int room) {
   using S = Stat<T>;
   constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES, TILE = Shape::THREADS / kWarp;
   extern __shared__ __align__(16) unsigned char rooms[];
   __shared__ Arrival arrivals[STAGES];
   const int lane = threadIdx.x % kWarp, n = static_cast<int>(a.n);
+  constexpr int ROOMS = ADDS ? 2 : 1;  // of a stage
   const Tiles<T> xs{a.x, a.rows, a.x_stride, n};
   const int64_t step = static_cast<int64_t>(gridDim.x) * TILE;
   int64_t first = static_cast<int64_t>(blockIdx.x) * TILE, ahead = first;
@@ -173,11 +229,14 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
   const auto bring = [&](int stage) {
     if (ahead < a.rows) {
       const int count = static_cast<int>(min(static_cast<int64_t>(TILE), a.rows - ahead));
-      xs.bring(rooms + stage * room, ahead, count, arrivals[stage]);
+      xs.bring(rooms + ROOMS * stage * room, ahead, count, arrivals[stage]);
+      if constexpr (ADDS) {
+        residuals(a).bring(rooms + (2 * stage + 1) * room, ahead, count, arrivals[stage]);
+      }
     }
     ahead += step;
   };
-  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(1);
+  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(ROOMS);
   __syncthreads();
   for (int stage = 0; stage < STAGES; ++stage) bring(stage);
   W weights[ITEMS];
@@ -194,15 +253,28 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
     const int64_t row = first + threadIdx.x / kWarp;
     const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * kWarp < cols
     arrivals[stage].wait(parity);
-    const T* const x = xs.place(rooms + stage * room, first) + threadIdx.x / kWarp * n + lane;
+    const int mine = threadIdx.x / kWarp * n + lane;
+    const T* const x = xs.place(rooms + ROOMS * stage * room, first) + mine;
     T values[ITEMS];
     S sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * kWarp;
       values[i] = col < cols ? x[col] : static_cast<T>(0.0f);
-      sum += to_stat(values[i]) * to_stat(values[i]);
     }
+    if constexpr (ADDS) {
+      const T* const other = residuals(a).place(rooms + (2 * stage + 1) * room, first) + mine;
+      T* const h = a.new_residual + row * a.n + lane;
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const int col = i * kWarp;
+        if (col >= cols) continue;
+        values[i] = round_to<T, S>(to_stat(values[i]) + to_stat(other[col]));
+        h[col] = values[i];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) sum += to_stat(values[i]) * to_stat(values[i]);
     sum = lanes_sum(sum, kWarp);
     __syncthreads();
     bring(stage);  // all have read this tile
@@ -226,11 +298,11 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
   }
 }
 
-// Owns one row of any length; reads it twice (the second time, with luck, from L2). Sums of
+// Owns one row of any length; reads h twice (the second time, with luck, from L2). Sums of
 // kPacksAtOnce packs are added in fp64: a long fp32 sum of like squares errs in one direction.
-template <typename T, typename W, int VEC>
+template <typename T, typename W, int VEC, bool ADDS>
 __global__ void __launch_bounds__(kMaxBlock, 1)
-    fwd_long_kernel(const __grid_constant__ FwdArgs<T, W> a) {
+    fwd_long_kernel(const __grid_constant__ FwdArgs<T, W, ADDS> a) {
   using S = Stat<T>;
   __shared__ double scratch[2][kWarp];
   const int64_t row = blockIdx.x;
@@ -241,10 +313,24 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
   double sum = 0;
   for (int64_t start = first; start < a.n; start += kPacksAtOnce * step) {
     S part = 0;
+    if constexpr (ADDS) {
+      Pack<T, VEC> packs[kPacksAtOnce];
 #pragma unroll
-    for (int i = 0; i < kPacksAtOnce; ++i) {
-      const int64_t col = start + i * step;
-      if (col < a.n) part += square_sum(load<T, VEC>(x + col));
+      for (int i = 0; i < kPacksAtOnce; ++i) {
+        const int64_t col = start + i * step;
+        if (col < a.n) packs[i] = load<T, VEC>(x + col);
+      }
+      add_residual<kPacksAtOnce>(a, row, start, step, a.n, packs);
+#pragma unroll
+      for (int i = 0; i < kPacksAtOnce; ++i) {
+        if (start + i * step < a.n) part += square_sum(packs[i]);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < kPacksAtOnce; ++i) {
+        const int64_t col = start + i * step;
+        if (col < a.n) part += square_sum(load<T, VEC>(x + col));
+      }
     }
     sum += part;
   }
@@ -257,12 +343,13 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
   }
   const S rstd = inverse_sqrt<T>(static_cast<S>(square + a.eps));
   if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;
+  const T* const h = ADDS ? a.h(row) : x;
   T* y = a.y + row * a.n;
 #pragma unroll 4
   for (int64_t col = first; col < a.n; col += step) {
     const Pack<W, VEC> weight = a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
-    store<T, VEC>(y + col, normalise<T, W, VEC>(load<T, VEC>(x + col), rstd, weight));
+    store<T, VEC>(y + col, normalise<T, W, VEC>(load<T, VEC>(h + col), rstd, weight));
   }
 }
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

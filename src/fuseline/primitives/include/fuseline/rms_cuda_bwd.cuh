@@ -1,16 +1,26 @@
-// Backward kernels of rms_norm. With xhat = x * rstd and g = dy * weight:
+// Backward kernels of the root-mean-square norm. With xhat = x * rstd and g = dy * weight:
 //   dx = rstd * (g - xhat * mean(g * xhat)),   dweight = sum over rows of dy * xhat.
+// If ADDS, dx has `added` added to it before it is rounded.
 // Weight gradients are summed without atomics: registers -> one partial row a block -> finish.
 #pragma once
 
-#include "impl_cuda_rows.cuh"
+#include "fuseline/rms_cuda_rows.cuh"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
+
+// What is added to dx, if it is not null: the gradient that x has from elsewhere.
+template <typename T, bool ADDS>
+struct Addend {};
+template <typename T>
+struct Addend<T, true> {
+  const T* added;
+  int64_t added_stride;
+};
 
 // Rows of dy and x with one stride each; dx is contiguous, partial is (blocks, n). weight may be
 // null; a null dx or partial is a gradient that nobody asked for.
-template <typename T, typename W>
-struct BwdArgs {
+template <typename T, typename W, bool ADDS>
+struct BwdArgs : Addend<T, ADDS> {
   const T* dy;
   const T* x;
   const W* weight;
@@ -45,13 +55,27 @@ __device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* w
 }
 
 // dx for one pack, given mean(g * xhat) of its row.
-template <typename T, typename S, int VEC>
-__device__ __forceinline__ Pack<T, VEC> gradient(const Values<S, VEC>& xhat, Values<S, VEC> g,
-                                                 S rstd, S mean) {
+template <typename S, int VEC>
+__device__ __forceinline__ Values<S, VEC> gradient(const Values<S, VEC>& xhat, Values<S, VEC> g,
+                                                   S rstd, S mean) {
 #pragma unroll
   for (int v = 0; v < VEC; ++v) g.v[v] = rstd * (g.v[v] - xhat.v[v] * mean);
-  return pack<T>(g);
+  return g;
 }
+
+// dx for one pack, with what is added to it, if anything is.
+template <typename T, typename W, bool ADDS, typename S, int VEC>
+__device__ __forceinline__ Pack<T, VEC> sum_with(const BwdArgs<T, W, ADDS>& a, const T* added,
+                                                 const Values<S, VEC>& dx) {
+  if constexpr (ADDS) {
+    if (a.added) return pack<T>(plus(dx, unpack<S>(load<T, VEC>(added))));
+  }
+  return pack<T>(dx);
+}
+
+// Tensors that have a room for each row or tile in shared memory: x, dy and what is added.
+template <bool ADDS>
+constexpr int kRooms = ADDS ? 3 : 2;
 
 // How a block works on rows: ITEMS accesses of VEC elements a thread, rows of several warps or of
 // part of one. Shared memory holds STAGES rows, of which one is being worked on; with one stage the
@@ -117,9 +141,9 @@ __device__ __forceinline__ void write_warps(Stat<T> (&acc)[Shape::ITEMS][Shape::
 // them, all columns; reads x and dy once from memory, rows ahead of need; writes dx and, every
 // kRowsInTurn rows, a partial row of dweight. Each thread copies the packs that it reads, so the
 // pipeline needs no barrier. Needs n <= row_threads * ITEMS * VEC.
-template <typename T, typename W, typename Shape>
+template <typename T, typename W, typename Shape, bool ADDS>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_kernel(const __grid_constant__ BwdArgs<T, W> a, int log_row_threads, int room) {
+    bwd_kernel(const __grid_constant__ BwdArgs<T, W, ADDS> a, int log_row_threads, int room) {
   using S = Stat<T>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
   constexpr bool MULTI_WARP = Shape::MULTI_WARP, KEEP = Shape::KEEP;
@@ -131,23 +155,30 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const int group = MULTI_WARP ? 0 : threadIdx.x >> log_row_threads;
   const int n = static_cast<int>(a.n), first = lane * VEC, step = row_threads * VEC;
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * groups;
-  // The rooms of a group: x and dy of each stage.
-  unsigned char* const rooms = shared + group * (STAGES * 2 * room);
+  constexpr int ROOMS = kRooms<ADDS>;
+  unsigned char* const rooms = shared + group * (STAGES * ROOMS * room);  // of this group
 
   int64_t ahead = static_cast<int64_t>(blockIdx.x) * groups + group;  // the next row to copy
   const T* x_ahead = a.x + ahead * a.x_stride;
   const T* dy_ahead = a.dy + ahead * a.dy_stride;
+  const T* added_ahead = nullptr;
+  if constexpr (ADDS) added_ahead = a.added + ahead * a.added_stride;
   int place_ahead = 0;
   const auto copy_item = [&](int i) {
     const int col = first + i * step;
     if (ahead >= a.rows || col >= n) return;
     copy16(rooms + place_ahead + col * sizeof(T), x_ahead + col);
     copy16(rooms + place_ahead + room + col * sizeof(T), dy_ahead + col);
+    if constexpr (ADDS) {
+      if (a.added) copy16(rooms + place_ahead + 2 * room + col * sizeof(T), added_ahead + col);
+    }
   };
   const auto next_row = [&] {
     end_batch();
     ahead += row_step, x_ahead += row_step * a.x_stride, dy_ahead += row_step * a.dy_stride;
-    place_ahead = place_ahead + 2 * room == STAGES * 2 * room ? 0 : place_ahead + 2 * room;
+    if constexpr (ADDS) added_ahead += row_step * a.added_stride;
+    place_ahead =
+        place_ahead + ROOMS * room == STAGES * ROOMS * room ? 0 : place_ahead + ROOMS * room;
   };
   const auto copy_row = [&] {
 #pragma unroll
@@ -176,9 +207,10 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     if (row + row_step < a.rows) rstd_ahead = a.rstd[row + row_step];
     const T* const x = reinterpret_cast<const T*>(rooms + place);
     const T* const dy = reinterpret_cast<const T*>(rooms + place + room);
+    const T* const added = reinterpret_cast<const T*>(rooms + place + 2 * room);
     if constexpr (STAGES > 1) copy_row();
     wait_for_batch<STAGES - 1>();
-    place = place + 2 * room == STAGES * 2 * room ? 0 : place + 2 * room;
+    place = place + ROOMS * room == STAGES * ROOMS * room ? 0 : place + ROOMS * room;
 
     Values<S, VEC> xhat[KEEP ? ITEMS : 1], g[KEEP ? ITEMS : 1];
     S dot = 0;
@@ -206,7 +238,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
           xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
           g[k] = times(unpack<S>(load<T, VEC>(dy + col)), unpack<S>(weights[i]));
         }
-        store<T, VEC>(dx + col, gradient<T>(xhat[k], g[k], rstd, mean));
+        store<T, VEC>(dx + col, sum_with(a, added + col, gradient(xhat[k], g[k], rstd, mean)));
       }
       if constexpr (STAGES == 1) copy_item(i);
     }
@@ -234,15 +266,28 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   }
 }
 
+template <typename T, typename W>
+__device__ Tiles<T> addends(const BwdArgs<T, W, true>& a) {
+  return {a.added, a.rows, a.added_stride, static_cast<int>(a.n)};
+}
+
+// Tensors whose tiles are brought.
+template <typename T, typename W, bool ADDS>
+__device__ int brought(const BwdArgs<T, W, ADDS>& a) {
+  if constexpr (ADDS) return a.added ? 3 : 2;
+  return 2;
+}
+
 // Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
 // of one row for each ROW_THREADS threads of the block (or of one row, if ROW_IS_BLOCK) and all
 // columns of them: a thread has lane, lane + row_threads, .... Reads x and dy once from memory, a
 // tile ahead of need; writes dx by element and partial rows of dweight as bwd_kernel does.
-template <typename T, typename W, typename Shape>
+template <typename T, typename W, typename Shape, bool ADDS>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W> a, int room) {
+    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, ADDS> a, int room) {
   using S = Stat<T>;
   constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
+  constexpr int ROOMS = kRooms<ADDS>;
   constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP;
   extern __shared__ __align__(16) unsigned char rooms[];
   __shared__ S scratch[2][kWarp];
@@ -257,12 +302,16 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const auto bring = [&](int stage) {
     if (ahead < a.rows) {
       const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
-      xs.bring(rooms + 2 * stage * room, ahead, count, arrivals[stage]);
-      dys.bring(rooms + (2 * stage + 1) * room, ahead, count, arrivals[stage]);
+      xs.bring(rooms + ROOMS * stage * room, ahead, count, arrivals[stage]);
+      dys.bring(rooms + (ROOMS * stage + 1) * room, ahead, count, arrivals[stage]);
+      if constexpr (ADDS) {
+        if (a.added)
+          addends(a).bring(rooms + (3 * stage + 2) * room, ahead, count, arrivals[stage]);
+      }
     }
     ahead += step;
   };
-  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(2);
+  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(brought(a));
   __syncthreads();
   for (int stage = 0; stage < STAGES; ++stage) bring(stage);
   S weights[ITEMS], acc[ITEMS][1] = {};
@@ -283,8 +332,14 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     const S rstd = rstd_ahead;
     if (row + step < a.rows) rstd_ahead = a.rstd[row + step];
     arrivals[stage].wait(parity);
-    const T* x = xs.place(rooms + 2 * stage * room, first) + group * n + lane;
-    const T* dy = dys.place(rooms + (2 * stage + 1) * room, first) + group * n + lane;
+    const T* x = xs.place(rooms + ROOMS * stage * room, first) + group * n + lane;
+    const T* dy = dys.place(rooms + (ROOMS * stage + 1) * room, first) + group * n + lane;
+    const T* added = nullptr;
+    if constexpr (ADDS) {
+      if (a.added) {
+        added = addends(a).place(rooms + (3 * stage + 2) * room, first) + group * n + lane;
+      }
+    }
     S xhat[ITEMS], g[ITEMS], dot = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -294,6 +349,10 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       acc[i][0] += g[i] * xhat[i];
       g[i] *= weights[i];
       dot += g[i] * xhat[i];
+      if constexpr (ADDS) {
+        // dx but for what the mean takes off it: the tile will not be there for long.
+        g[i] = fma(rstd, g[i], added && col < cols ? to_stat(added[col]) : S(0));
+      }
     }
     const S mean = row_sum<ROW_IS_BLOCK>(dot, row_threads, scratch[turn & 1]) * a.inv_n;
     if constexpr (!ROW_IS_BLOCK) __syncthreads();
@@ -303,7 +362,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int col = i * row_threads;
-        if (col < cols) dx[col] = round_to<T, S>(rstd * (g[i] - xhat[i] * mean));
+        if (col >= cols) continue;
+        dx[col] =
+            round_to<T, S>(ADDS ? g[i] - xhat[i] * (rstd * mean) : rstd * (g[i] - xhat[i] * mean));
       }
     }
     stage ^= 1;
@@ -323,98 +384,4 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   write_warps<T, Shape>(acc, reinterpret_cast<S*>(rooms), a.partial + part * a.n, n, row_threads);
 }
 
-// Owns one row of any length; reads x and dy twice; writes dx. Sums as fwd_long_kernel does.
-template <typename T, typename W, int VEC>
-__global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W> a) {
-  using S = Stat<T>;
-  __shared__ double scratch[kWarp];
-  const int64_t row = blockIdx.x;
-  const T* x = a.x + row * a.x_stride;
-  const T* dy = a.dy + row * a.dy_stride;
-  const S rstd = a.rstd[row];
-  const int64_t first = static_cast<int64_t>(threadIdx.x) * VEC;
-  const int64_t step = static_cast<int64_t>(blockDim.x) * VEC;
-
-  double dot = 0;
-  for (int64_t start = first; start < a.n; start += kPacksAtOnce / 2 * step) {
-    S part = 0;
-#pragma unroll
-    for (int i = 0; i < kPacksAtOnce / 2; ++i) {
-      const int64_t col = start + i * step;
-      if (col >= a.n) break;
-      const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
-      const Values<S, VEC> g =
-          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) part += g.v[v] * (px.v[v] * rstd);
-    }
-    dot += part;
-  }
-  const S mean = static_cast<S>(row_sum<true>(dot, blockDim.x, scratch) / static_cast<double>(a.n));
-#pragma unroll 2
-  for (int64_t col = first; col < a.n; col += step) {
-    const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
-    const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + col)), rstd);
-    store<T, VEC>(a.dx + row * a.n + col, gradient<T>(xhat, g, rstd, mean));
-  }
-}
-
-// Owns blockDim * VEC columns and every gridDim.y-th row; writes one partial row for them. Sums of
-// kRowsAtOnce rows are added in fp64: one long sum in fp32 would lose the budget's last bits.
-template <typename T, typename W, int VEC>
-__global__ void bwd_long_dweight_kernel(BwdArgs<T, W> a) {
-  using S = Stat<T>;
-  constexpr int kRowsAtOnce = 16;
-  const int64_t col = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * VEC;
-  if (col >= a.n) return;
-  double total[VEC] = {};
-  for (int64_t first = blockIdx.y; first < a.rows; first += int64_t{kRowsAtOnce} * gridDim.y) {
-    S acc[VEC] = {};
-#pragma unroll 4
-    for (int i = 0; i < kRowsAtOnce; ++i) {
-      const int64_t row = first + int64_t{gridDim.y} * i;
-      if (row >= a.rows) break;
-      const S rstd = a.rstd[row];
-      const Values<S, VEC> x = unpack<S>(load<T, VEC>(a.x + row * a.x_stride + col));
-      const Values<S, VEC> dy = unpack<S>(load<T, VEC>(a.dy + row * a.dy_stride + col));
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) acc[v] += dy.v[v] * (x.v[v] * rstd);
-    }
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) total[v] += acc[v];
-  }
-#pragma unroll
-  for (int v = 0; v < VEC; ++v) a.partial[blockIdx.y * a.n + col + v] = static_cast<S>(total[v]);
-}
-
-// Owns a warp's width of columns; reads all partial rows in a fixed order, warps side by side;
-// writes dweight, rounded once. Adds in fp64: in fp32 these few sums of large numbers cost more
-// accuracy than the many before them.
-template <typename S, typename W, int WARPS>
-__global__ void __launch_bounds__(WARPS* kWarp)
-    bwd_finish_kernel(const S* partial, int parts, int64_t n, W* dweight) {
-  __shared__ double sums[WARPS][kWarp + 1];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarp;
-  constexpr int kAtOnce = 8;
-  double sum = 0;
-  for (int start = warp; start < parts; start += kAtOnce * WARPS) {
-    S loaded[kAtOnce];
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int part = start + i * WARPS;
-      loaded[i] = part < parts && first + lane < n ? partial[part * n + first + lane] : S(0);
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) sum += loaded[i];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
-#pragma unroll
-  for (int col = warp; col < kWarp; col += WARPS) {
-    const double total = lanes_sum(lane < WARPS ? sums[lane][col] : 0.0, kWarp);
-    if (lane == 0 && first + col < n) dweight[first + col] = round_to<W, double>(total);
-  }
-}
-
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <atomic>
 
-#include "impl_cuda_bwd.cuh"
-#include "impl_cuda_fwd.cuh"
-#include "impl_cuda_launch.h"
-#include "impl_cuda_skew.cuh"
+#include "fuseline/rms_cuda_bwd_long.cuh"
+#include "fuseline/rms_cuda_fwd.cuh"
+#include "fuseline/rms_cuda_launch.h"
+#include "fuseline/rms_cuda_skew.cuh"
 
-namespace fuseline::rms_norm {
+namespace fuseline::rms {
 namespace {
 
 int log2_at_least(int64_t v) {
@@ -59,9 +59,13 @@ bool aligned(const void* p, int64_t stride) {
   return reinterpret_cast<uintptr_t>(p) % (VEC * sizeof(T)) == 0 && stride % VEC == 0;
 }
 // Whether every access of VEC elements finds them whole; a weight wider than x by 16 bytes at most.
-template <int VEC, typename T, typename W>
-bool aligned(const FwdArgs<T, W>& a) {
+template <int VEC, typename T, typename W, bool ADDS>
+bool aligned(const FwdArgs<T, W, ADDS>& a) {
   constexpr int W_VEC = VEC < kVec<W> ? VEC : kVec<W>;
+  if constexpr (ADDS) {
+    if (!aligned<T, VEC>(a.residual, a.residual_stride)) return false;
+    if (!aligned<T, VEC>(a.new_residual, a.n)) return false;
+  }
   return aligned<T, VEC>(a.x, a.x_stride) && aligned<T, VEC>(a.y, a.n) &&
          aligned<W, W_VEC>(a.weight, 0);
 }
@@ -72,9 +76,9 @@ int block_for(int64_t packs, int items) {
       std::min<int64_t>(kMaxBlock, ceil_div(ceil_div(packs, items), kWarp) * kWarp));
 }
 
-template <typename T, typename W, typename Shape>
-void fwd_shaped(const FwdArgs<T, W>& a, cudaStream_t stream) {
-  const auto kernel = fwd_kernel<T, W, Shape>;
+template <typename T, typename W, typename Shape, bool ADDS>
+void fwd_shaped(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
+  const auto kernel = fwd_kernel<T, W, Shape, ADDS>;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   if constexpr (Shape::ROW_IS_BLOCK) {
@@ -86,19 +90,19 @@ void fwd_shaped(const FwdArgs<T, W>& a, cudaStream_t stream) {
   }
 }
 
-template <typename T, typename W, int VEC>
-void fwd_long(const FwdArgs<T, W>& a, cudaStream_t stream) {
-  fwd_long_kernel<T, W, VEC><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
+template <typename T, typename W, int VEC, bool ADDS>
+void fwd_long(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
+  fwd_long_kernel<T, W, VEC, ADDS><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
 }
 
 // Rows of at most a warp's threads.
-template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS>
-void fwd_short(const FwdArgs<T, W>& a, cudaStream_t s) {
+template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS>
+void fwd_short(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
   fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, 1, true>>(a, s);
 }
 
-template <typename T, typename W>
-void fwd_aligned(const FwdArgs<T, W>& a, cudaStream_t s) {
+template <typename T, typename W, bool ADDS>
+void fwd_aligned(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
   constexpr int VEC = kVec<T>;
   const int64_t packs = ceil_div(a.n, VEC);
   if (packs <= 1) return fwd_short<T, W, VEC, 1, 1>(a, s);
@@ -111,6 +115,15 @@ void fwd_aligned(const FwdArgs<T, W>& a, cudaStream_t s) {
   if (packs <= 128) return fwd_short<T, W, VEC, 4, 32>(a, s);
   if (packs <= 4 * 128) {
     fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
+  } else if constexpr (ADDS) {
+    // A residual takes the registers of as many packs again.
+    if (packs <= 4 * 512) {
+      fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 2, false>>(a, s);
+    } else if (packs <= 4 * kMaxBlock) {
+      fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
+    } else {
+      fwd_long<T, W, VEC>(a, s);
+    }
   } else if (packs <= 4 * (sizeof(T) == 2 ? 256 : 512)) {
     fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 1, true>>(a, s);
   } else if (sizeof(T) == 2 && packs <= 8 * 256) {
@@ -132,20 +145,20 @@ struct FwdOddShape {
   static constexpr int ITEMS = ITEMS_, STAGES = 2, THREADS = THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
 };
 
-template <typename T, typename W, typename Shape>
-void fwd_odd_shaped(const FwdArgs<T, W>& a, int sms, cudaStream_t stream) {
-  const auto kernel = fwd_odd_kernel<T, W, Shape>;
+template <typename T, typename W, typename Shape, bool ADDS>
+void fwd_odd_shaped(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t stream) {
+  const auto kernel = fwd_odd_kernel<T, W, Shape, ADDS>;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
   constexpr int TILE = Shape::THREADS / kWarp;
-  const int room = room_for<T>(TILE * a.n);
+  const int room = room_for<T>(TILE * a.n), rooms = Shape::STAGES * (ADDS ? 2 : 1);
   const int64_t blocks = std::min<int64_t>(ceil_div(a.rows, TILE), sms * Shape::MIN_BLOCKS);
-  kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, Shape::STAGES * room, stream>>>(a, room);
+  kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, rooms * room, stream>>>(a, room);
 }
 
-template <typename T, typename W, int ITEMS, int MAX_THREADS>
-void fwd_skew(const FwdArgs<T, W>& a, cudaStream_t stream) {
-  const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS>;
+template <typename T, typename W, int ITEMS, int MAX_THREADS, bool ADDS>
+void fwd_skew(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
+  const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS, ADDS>;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   const int threads = block_for(ceil_div(a.n, kVec<T>), ITEMS);
@@ -153,8 +166,8 @@ void fwd_skew(const FwdArgs<T, W>& a, cudaStream_t stream) {
 }
 
 // Short rows that 16 bytes do not divide, by accesses of VEC elements.
-template <typename T, typename W, int VEC>
-bool fwd_odd_short(const FwdArgs<T, W>& a, cudaStream_t s) {
+template <typename T, typename W, int VEC, bool ADDS>
+bool fwd_odd_short(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
   const int64_t packs = ceil_div(a.n, VEC);
   if (packs <= 5 * 16) return fwd_short<T, W, VEC, 5, 16>(a, s), true;
   if (packs <= 9 * kWarp) return fwd_short<T, W, VEC, 9, kWarp>(a, s), true;
@@ -162,8 +175,8 @@ bool fwd_odd_short(const FwdArgs<T, W>& a, cudaStream_t s) {
   return false;
 }
 
-template <typename T, typename W>
-void fwd_odd(const FwdArgs<T, W>& a, int sms, cudaStream_t s) {
+template <typename T, typename W, bool ADDS>
+void fwd_odd(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t s) {
   if constexpr (sizeof(T) < 8) {
     if (aligned<2>(a) && fwd_odd_short<T, W, 2>(a, s)) return;
   }
@@ -177,9 +190,10 @@ void fwd_odd(const FwdArgs<T, W>& a, int sms, cudaStream_t s) {
   fwd_long<T, W, 1>(a, s);
 }
 
-template <typename T, typename W>
+template <typename T, typename W, bool ADDS>
 cudaError_t fwd_typed(const FwdProblem& p) {
-  const FwdArgs<T, W> a{static_cast<const T*>(p.x),
+  FwdArgs<T, W, ADDS> a{{},
+                        static_cast<const T*>(p.x),
                         static_cast<const W*>(p.weight),
                         static_cast<T*>(p.y),
                         static_cast<Stat<T>*>(p.rstd),
@@ -188,6 +202,11 @@ cudaError_t fwd_typed(const FwdProblem& p) {
                         p.n,
                         p.eps,
                         static_cast<Stat<T>>(1.0 / static_cast<double>(p.n))};
+  if constexpr (ADDS) {
+    a.residual = static_cast<const T*>(p.residual);
+    a.new_residual = static_cast<T*>(p.new_residual);
+    a.residual_stride = p.residual_stride;
+  }
   if (aligned<kVec<T>>(a)) {
     fwd_aligned(a, p.stream);
   } else {
@@ -211,7 +230,7 @@ struct BwdLaunch {
   int threads, log_row_threads, groups, room, shared;
 };
 
-template <typename T, typename Shape>
+template <typename T, typename Shape, bool ADDS>
 BwdLaunch bwd_launch(int64_t n) {
   const int64_t packs = ceil_div(n, Shape::VEC);
   BwdLaunch l;
@@ -222,9 +241,9 @@ BwdLaunch bwd_launch(int64_t n) {
   }
   l.threads = Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : Shape::MAX_THREADS;
   l.groups = Shape::MULTI_WARP ? 1 : l.threads >> l.log_row_threads;
-  // x and dy of each stage: a room for each row, or for each tile of odd rows.
+  // Each stage: a room for each row, or for each tile of odd rows.
   l.room = Shape::VEC == 1 ? room_for<T>(l.groups * n) : static_cast<int>(n * sizeof(T));
-  l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * 2 * l.room;
+  l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * kRooms<ADDS> * l.room;
   if (!Shape::MULTI_WARP) {
     const int sums = l.threads / kWarp * static_cast<int>(n * sizeof(Stat<T>));
     l.shared = std::max(l.shared, sums);
@@ -234,10 +253,10 @@ BwdLaunch bwd_launch(int64_t n) {
 
 // Calls f with the shape for rows of `packs` accesses, or with Long. Threads have few registers
 // where many of them are needed to hold a row; docs/decisions/0004 has the measurements.
-template <typename T, int VEC, typename F>
+template <typename T, int VEC, bool ADDS, typename F>
 auto with_bwd_shape(int64_t n, const F& f) {
   const auto if_it_fits = [&](auto shape) {
-    const bool fits = bwd_launch<T, decltype(shape)>(n).shared <= most_shared();
+    const bool fits = bwd_launch<T, decltype(shape), ADDS>(n).shared <= most_shared();
     return fits ? f(shape) : f(Long{});
   };
   const int64_t packs = ceil_div(n, VEC);
@@ -292,15 +311,15 @@ int64_t column_tiles(int64_t n) {
   return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
 }
 
-template <typename T, int VEC>
+template <typename T, int VEC, bool ADDS>
 int64_t parts_by_length(BwdProblem& p, int sms) {
-  return with_bwd_shape<T, VEC>(p.n, [&](auto shape) -> int64_t {
+  return with_bwd_shape<T, VEC, ADDS>(p.n, [&](auto shape) -> int64_t {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       const int64_t most = ceil_div(sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
       return p.blocks = std::max<int64_t>(1, std::min(p.rows, most));
     } else {
-      const BwdLaunch l = bwd_launch<T, Shape>(p.n);
+      const BwdLaunch l = bwd_launch<T, Shape, ADDS>(p.n);
       const int64_t tiles = std::max<int64_t>(1, ceil_div(p.rows, l.groups));
       p.blocks = bwd_blocks<Shape>(tiles, l.threads, sms);
       if (!Shape::MULTI_WARP) return p.blocks;
@@ -311,29 +330,30 @@ int64_t parts_by_length(BwdProblem& p, int sms) {
   });
 }
 
-template <typename T, typename W, int VEC>
-void bwd_by_length(const BwdArgs<T, W>& a, const BwdProblem& p) {
+template <typename T, typename W, int VEC, bool ADDS>
+void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
   const auto blocks = static_cast<unsigned>(p.blocks);
-  with_bwd_shape<T, VEC>(a.n, [&](auto shape) {
+  with_bwd_shape<T, VEC, ADDS>(a.n, [&](auto shape) {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       if (a.dx) {
-        bwd_long_dx_kernel<T, W, VEC><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
+        bwd_long_dx_kernel<T, W, VEC, ADDS>
+            <<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
       }
       if (a.partial) {
         const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
-        bwd_long_dweight_kernel<T, W, VEC><<<grid, kTileThreads, 0, p.stream>>>(a);
+        bwd_long_dweight_kernel<T, W, VEC, ADDS><<<grid, kTileThreads, 0, p.stream>>>(a);
       }
     } else {
-      const BwdLaunch l = bwd_launch<T, Shape>(a.n);
+      const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
       static std::atomic<uint64_t> done;
       constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
       if constexpr (VEC == 1) {
-        const auto kernel = bwd_odd_kernel<T, W, Shape>;
+        const auto kernel = bwd_odd_kernel<T, W, Shape, ADDS>;
         prepare(kernel, kAttribute, most_shared(), done);
         kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.room);
       } else {
-        const auto kernel = bwd_kernel<T, W, Shape>;
+        const auto kernel = bwd_kernel<T, W, Shape, ADDS>;
         prepare(kernel, kAttribute, most_shared(), done);
         kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.log_row_threads, l.room);
       }
@@ -352,19 +372,21 @@ void bwd_finish(const BwdProblem& p) {
 template <typename T, typename W>
 bool bwd_is_wide(const BwdProblem& p) {
   return aligned<T>(p.x, p.x_stride) && aligned<T>(p.dy, p.dy_stride) && aligned<T>(p.dx, p.n) &&
-         aligned<T>(p.weight, 0);
+         aligned<T>(p.added, p.added_stride) && aligned<T>(p.weight, 0);
 }
 
-template <typename T, typename W>
+template <typename T, typename W, bool ADDS>
 int64_t parts_typed(BwdProblem& p, int sms) {
-  return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>>(p, sms) : parts_by_length<T, 1>(p, sms);
+  return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>, ADDS>(p, sms)
+                              : parts_by_length<T, 1, ADDS>(p, sms);
 }
 
-template <typename T, typename W>
+template <typename T, typename W, bool ADDS>
 void bwd_typed(const BwdProblem& p) {
   using S = Stat<T>;
   if (p.rows) {
-    const BwdArgs<T, W> a{static_cast<const T*>(p.dy),
+    BwdArgs<T, W, ADDS> a{{},
+                          static_cast<const T*>(p.dy),
                           static_cast<const T*>(p.x),
                           static_cast<const W*>(p.weight),
                           static_cast<const S*>(p.rstd),
@@ -375,6 +397,10 @@ void bwd_typed(const BwdProblem& p) {
                           p.x_stride,
                           p.n,
                           static_cast<S>(1.0 / static_cast<double>(p.n))};
+    if constexpr (ADDS) {
+      a.added = static_cast<const T*>(p.added);
+      a.added_stride = p.added_stride;
+    }
     bwd_is_wide<T, W>(p) ? bwd_by_length<T, W, kVec<T>>(a, p) : bwd_by_length<T, W, 1>(a, p);
   }
   if (p.dweight) p.parts <= 64 ? bwd_finish<S, W, 8>(p) : bwd_finish<S, W, kWarp>(p);
@@ -382,26 +408,28 @@ void bwd_typed(const BwdProblem& p) {
 
 }  // namespace
 
-template <typename T>
+template <typename T, bool ADDS>
 cudaError_t launch_fwd(const FwdProblem& p) {
-  return p.weight_type == WeightType::kSame ? fwd_typed<T, T>(p) : fwd_typed<T, float>(p);
+  return p.weight_type == WeightType::kSame ? fwd_typed<T, T, ADDS>(p)
+                                            : fwd_typed<T, float, ADDS>(p);
 }
 
-template <typename T>
+template <typename T, bool ADDS>
 cudaError_t launch_bwd(const BwdProblem& p) {
-  p.weight_type == WeightType::kSame ? bwd_typed<T, T>(p) : bwd_typed<T, float>(p);
+  p.weight_type == WeightType::kSame ? bwd_typed<T, T, ADDS>(p) : bwd_typed<T, float, ADDS>(p);
   return cudaGetLastError();
 }
 
-template <typename T>
+template <typename T, bool ADDS>
 int64_t bwd_parts(BwdProblem& p, int sms) {
-  return p.weight_type == WeightType::kSame ? parts_typed<T, T>(p, sms)
-                                            : parts_typed<T, float>(p, sms);
+  return p.weight_type == WeightType::kSame ? parts_typed<T, T, ADDS>(p, sms)
+                                            : parts_typed<T, float, ADDS>(p, sms);
 }
 
-}  // namespace fuseline::rms_norm
+}  // namespace fuseline::rms
 
-#define FUSELINE_RMS_NORM_INSTANTIATE(T)                                     \
-  template cudaError_t fuseline::rms_norm::launch_fwd<T>(const FwdProblem&); \
-  template cudaError_t fuseline::rms_norm::launch_bwd<T>(const BwdProblem&); \
-  template int64_t fuseline::rms_norm::bwd_parts<T>(BwdProblem&, int);
+// Instantiates the launches for one dtype of x, and for the norm of x or of x + residual.
+#define FUSELINE_RMS_INSTANTIATE(T, ADDS)                                     \
+  template cudaError_t fuseline::rms::launch_fwd<T, ADDS>(const FwdProblem&); \
+  template cudaError_t fuseline::rms::launch_bwd<T, ADDS>(const BwdProblem&); \
+  template int64_t fuseline::rms::bwd_parts<T, ADDS>(BwdProblem&, int);

@@ -1,0 +1,119 @@
+// The root-mean-square norm on a GPU around the kernels: dtypes, the stream, scratch memory. The
+// operator that includes this instantiates the launches, one translation unit a dtype.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <tuple>
+
+#include "fuseline/core/cpp/cuda.h"
+#include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/rms_cuda_launch.h"
+
+namespace fuseline::rms {
+
+inline WeightType weight_type(const Tensor& x, const std::optional<Tensor>& weight) {
+  return weight && weight->scalar_type() != x.scalar_type() ? WeightType::kFloat
+                                                            : WeightType::kSame;
+}
+
+inline const void* data_or_null(const std::optional<Tensor>& t) {
+  return t ? t->const_data_ptr() : nullptr;
+}
+
+// Calls f with a null pointer of the element type of x: the dispatch over dtypes.
+template <typename F>
+auto for_dtype(ScalarType dtype, const F& f) {
+  switch (dtype) {
+    case ScalarType::Double:
+      return f(static_cast<double*>(nullptr));
+    case ScalarType::Float:
+      return f(static_cast<float*>(nullptr));
+    case ScalarType::Half:
+      return f(static_cast<__half*>(nullptr));
+    default:
+      return f(static_cast<__nv_bfloat16*>(nullptr));
+  }
+}
+
+// Writes y and, where there is a place for it, rstd; with a residual (ADDS), new_residual as well.
+template <bool ADDS>
+void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor>& weight,
+             double eps, const Tensor* new_residual, const Tensor& y, const Tensor* rstd) {
+  const Device device = device_of(x);
+  const DeviceScope scope(device.index);
+  const Rows view = rows_of(x);
+  if (view.rows == 0 || (view.n == 0 && !rstd)) return;
+  FwdProblem p{};
+  p.x = view.data();
+  p.weight = data_or_null(weight);
+  p.y = y.mutable_data_ptr();
+  p.rstd = rstd ? rstd->mutable_data_ptr() : nullptr;
+  p.rows = view.rows;
+  p.x_stride = view.stride;
+  p.n = view.n;
+  p.eps = eps;
+  p.weight_type = weight_type(x, weight);
+  p.sms = sm_count(device.index);
+  p.stream = current_stream(device.index);
+  std::optional<Rows> other;
+  if constexpr (ADDS) {
+    other = rows_of(*residual);
+    p.residual = other->data();
+    p.residual_stride = other->stride;
+    p.new_residual = new_residual->mutable_data_ptr();
+  }
+  FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
+    return launch_fwd<std::remove_pointer_t<decltype(t)>, ADDS>(p);
+  }));
+}
+
+// dx (plus `added`, if ADDS and there is one) and dweight, each empty where it is not asked for.
+template <bool ADDS>
+std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor>& added,
+                                    const Tensor& x, const std::optional<Tensor>& weight,
+                                    const Tensor& rstd, bool need_dx, bool need_dweight) {
+  need_dweight = need_dweight && weight;
+  const Device device = device_of(x);
+  const DeviceScope scope(device.index);
+  Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
+  Tensor dweight = need_dweight ? allocate_like(*weight) : allocate_none(x);
+  if (x.sizes()[x.dim() - 1] == 0 || !(need_dx || need_dweight)) return {dx, dweight};
+
+  const Rows view = rows_of(x);
+  const Rows grad = rows_of(dy);
+  BwdProblem p{};
+  p.dy = grad.data();
+  p.x = view.data();
+  p.weight = data_or_null(weight);
+  p.rstd = rstd.const_data_ptr();
+  p.dx = need_dx ? dx.mutable_data_ptr() : nullptr;
+  p.dweight = need_dweight ? dweight.mutable_data_ptr() : nullptr;
+  p.rows = view.rows;
+  p.dy_stride = grad.stride;
+  p.x_stride = view.stride;
+  p.n = view.n;
+  p.weight_type = weight_type(x, weight);
+  p.stream = current_stream(device.index);
+  std::optional<Rows> addends;
+  if (ADDS && added && need_dx) {
+    addends = rows_of(*added);
+    p.added = addends->data();
+    p.added_stride = addends->stride;
+  }
+  FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
+    using T = std::remove_pointer_t<decltype(t)>;
+    p.parts = bwd_parts<T, ADDS>(p, sm_count(device.index));
+    std::optional<Tensor> partial;
+    if (need_dweight) {
+      const int64_t sizes[] = {p.parts, p.n};
+      partial = allocate(IntHeaderOnlyArrayRef(sizes, 2), stat_dtype(x.scalar_type()), device);
+      p.partial = partial->mutable_data_ptr();
+    }
+    return launch_bwd<T, ADDS>(p);
+  }));
+  return {dx, dweight};
+}
+
+}  // namespace fuseline::rms
