@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 
 import torch
@@ -71,6 +72,17 @@ def require_eps(op: str, eps: float | None, x: Tensor) -> float:
     if not eps >= 0.0:
         raise ValueError(f"{op}: eps is {eps}, expected a number >= 0")
     return eps if isinstance(eps, torch.SymFloat) else float(eps)
+
+
+def require_weight_offset(op: str, offset: float, weight: Tensor | None) -> float:
+    """Refuses what is no finite number, and any but 0 where there is no weight; returns it."""
+    if not isinstance(offset, (Real, torch.SymFloat)):
+        raise TypeError(f"{op}: weight_offset is a {type(offset).__name__}, expected a float")
+    if not -math.inf < offset < math.inf:
+        raise ValueError(f"{op}: weight_offset is {offset}, expected a finite number")
+    if weight is None and offset != 0.0:
+        raise ValueError(f"{op}: weight_offset is {offset}, expected 0 without a weight")
+    return offset if isinstance(offset, torch.SymFloat) else float(offset)
 
 
 def require_exactly(

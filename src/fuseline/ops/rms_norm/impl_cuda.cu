@@ -31,9 +31,9 @@ auto for_dtype(ScalarType dtype, const F& f) {
 }
 
 // Makes y and, where there is a place for it, rstd (allocate_rstd says what `ones` are).
-Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor* rstd,
-               size_t ones = 0) {
-  check_x_weight(x, weight);
+Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, double weight_offset,
+               Tensor* rstd, size_t ones = 0) {
+  check_x_weight(x, weight, weight_offset);
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   const Rows view = rows_of(x);
@@ -48,6 +48,7 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor
                      view.stride,
                      view.n,
                      eps,
+                     weight_offset,
                      weight_type(x, weight),
                      current_stream(device.index)};
   FUSELINE_CUDA_CHECK(for_dtype(
@@ -55,20 +56,21 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor
   return y;
 }
 
-Tensor rms_norm(const Tensor& x, std::optional<Tensor> weight, double eps) {
-  return forward(x, std::move(weight), eps, nullptr);
+Tensor rms_norm(const Tensor& x, std::optional<Tensor> weight, double eps, double weight_offset) {
+  return forward(x, std::move(weight), eps, weight_offset, nullptr);
 }
 
-std::tuple<Tensor, Tensor> rms_norm_fwd(const Tensor& x, std::optional<Tensor> weight, double eps) {
+std::tuple<Tensor, Tensor> rms_norm_fwd(const Tensor& x, std::optional<Tensor> weight, double eps,
+                                        double weight_offset) {
   Tensor rstd = x;
-  Tensor y = forward(x, std::move(weight), eps, &rstd);
+  Tensor y = forward(x, std::move(weight), eps, weight_offset, &rstd);
   return {std::move(y), std::move(rstd)};
 }
 
 std::tuple<Tensor, Tensor> rms_norm_bwd(const Tensor& dy, const Tensor& x,
                                         std::optional<Tensor> weight, Tensor rstd, bool need_dx,
-                                        bool need_dweight) {
-  check_x_weight(x, weight);
+                                        bool need_dweight, double weight_offset) {
+  check_x_weight(x, weight, weight_offset);
   check_dy_rstd(dy, x, rstd);
   need_dweight = need_dweight && weight;
   const Device device = device_of(x);
@@ -93,6 +95,7 @@ std::tuple<Tensor, Tensor> rms_norm_bwd(const Tensor& dy, const Tensor& x,
                view.n,
                0,
                0,
+               weight_offset,
                weight_type(x, weight),
                current_stream(device.index)};
   const auto launch = [&](auto* t) {

@@ -1,4 +1,4 @@
-// Backward kernels of rms_norm. With xhat = x * rstd and g = dy * weight:
+// Backward kernels of rms_norm. With xhat = x * rstd and g = dy * (weight_offset + weight):
 //   dx = rstd * (g - xhat * mean(g * xhat)),   dweight = sum over rows of dy * xhat.
 // Weight gradients are summed without atomics: registers -> one partial row a block -> finish.
 #pragma once
@@ -8,7 +8,7 @@
 namespace fuseline::rms_norm {
 
 // Rows of dy and x with one stride each; dx is contiguous, partial is (blocks, n). weight may be
-// null; a null dx or partial is a gradient that nobody asked for.
+// null, weight_offset is 0 then; a null dx or partial is a gradient that nobody asked for.
 template <typename T, typename W>
 struct BwdArgs {
   const T* dy;
@@ -22,6 +22,7 @@ struct BwdArgs {
   int64_t x_stride;
   int64_t n;
   Stat<T> inv_n;
+  Stat<T> weight_offset;
 };
 
 template <typename S, int VEC>
@@ -37,11 +38,11 @@ __device__ __forceinline__ Values<S, VEC> times(Values<S, VEC> a, const Values<S
   return a;
 }
 
-// g = dy * weight for one pack.
+// g for one pack.
 template <typename S, typename W, int VEC>
-__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight,
+__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight, S offset,
                                                    int64_t col) {
-  return weight ? times(dy, unpack<S>(load<W, VEC>(weight + col))) : dy;
+  return weight ? times(dy, unpack<S>(load<W, VEC>(weight + col), offset)) : dy;
 }
 
 // dx for one pack, given mean(g * xhat) of its row.
@@ -51,6 +52,22 @@ __device__ __forceinline__ Pack<T, VEC> gradient(const Values<S, VEC>& xhat, Val
 #pragma unroll
   for (int v = 0; v < VEC; ++v) g.v[v] = rstd * (g.v[v] - xhat.v[v] * mean);
   return pack<T>(g);
+}
+
+// A weight that a thread keeps gets its offset when it is loaded, if it is of the statistics' type;
+// half types stay packed and get it whenever they are unpacked.
+template <typename S, typename W, int VEC>
+__device__ __forceinline__ Pack<W, VEC> keep(Pack<W, VEC> weight, S offset) {
+  if constexpr (std::is_same_v<W, S>) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) weight.v[v] += offset;
+  }
+  return weight;
+}
+template <typename S, typename W, int VEC>
+__device__ __forceinline__ Values<S, VEC> kept(const Pack<W, VEC>& weight, S offset) {
+  if constexpr (std::is_same_v<W, S>) return unpack<S>(weight);
+  return unpack<S>(weight, offset);
 }
 
 // How a block works on rows: ITEMS accesses of VEC elements a thread, rows of several warps or of
@@ -161,7 +178,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int col = first + i * step;
-    weights[i] = col < n && a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
+    weights[i] =
+        col < n && a.weight ? keep(load<W, VEC>(a.weight + col), a.weight_offset) : ones<W, VEC>();
   }
   S acc[ITEMS][VEC] = {};
   int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
@@ -188,7 +206,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       if (!active || col >= n) continue;
       xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
       const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy + col));
-      g[k] = times(d, unpack<S>(weights[i]));
+      g[k] = times(d, kept<S>(weights[i], a.weight_offset));
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
         acc[i][v] += d.v[v] * xhat[k].v[v];
@@ -204,7 +222,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       if (active && col < n && a.dx) {
         if constexpr (!KEEP) {
           xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
-          g[k] = times(unpack<S>(load<T, VEC>(dy + col)), unpack<S>(weights[i]));
+          g[k] = times(unpack<S>(load<T, VEC>(dy + col)), kept<S>(weights[i], a.weight_offset));
         }
         store<T, VEC>(dx + col, gradient<T>(xhat[k], g[k], rstd, mean));
       }
@@ -269,7 +287,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int col = i * row_threads + lane;
-    weights[i] = col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) : S(1);
+    weights[i] =
+        col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) + a.weight_offset : S(1);
   }
   __syncthreads();
 
@@ -350,7 +369,7 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W>
       if (col >= a.n) break;
       const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
       const Values<S, VEC> g =
-          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.weight_offset, col);
 #pragma unroll
       for (int v = 0; v < VEC; ++v) part += g.v[v] * (px.v[v] * rstd);
     }
@@ -359,7 +378,8 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W>
   const S mean = static_cast<S>(row_sum<true>(dot, blockDim.x, scratch) / static_cast<double>(a.n));
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
-    const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+    const Values<S, VEC> g =
+        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.weight_offset, col);
     const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + col)), rstd);
     store<T, VEC>(a.dx + row * a.n + col, gradient<T>(xhat, g, rstd, mean));
   }

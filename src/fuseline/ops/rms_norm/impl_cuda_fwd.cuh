@@ -1,11 +1,13 @@
-// Forward kernels of rms_norm: y = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + eps).
+// Forward kernels of rms_norm: y = x * rstd * (weight_offset + weight), where
+// rstd = 1 / sqrt(mean(x^2) + eps).
 #pragma once
 
 #include "impl_cuda_rows.cuh"
 
 namespace fuseline::rms_norm {
 
-// Rows of x with one stride; y is contiguous. weight and rstd may be null.
+// Rows of x with one stride; y is contiguous. weight and rstd may be null; weight_offset is 0
+// without a weight.
 template <typename T, typename W>
 struct FwdArgs {
   const T* x;
@@ -17,14 +19,15 @@ struct FwdArgs {
   int64_t n;
   double eps;
   Stat<T> inv_n;
+  Stat<T> weight_offset;
 };
 
 template <typename T, typename W, int VEC>
 __device__ __forceinline__ Pack<T, VEC> normalise(const Pack<T, VEC>& x, Stat<T> rstd,
-                                                  const Pack<W, VEC>& weight) {
+                                                  const Pack<W, VEC>& weight, Stat<T> offset) {
   using S = Stat<T>;
   Values<S, VEC> y = unpack<S>(x);
-  const Values<S, VEC> w = unpack<S>(weight);
+  const Values<S, VEC> w = unpack<S>(weight, offset);
 #pragma unroll
   for (int v = 0; v < VEC; ++v) y.v[v] = y.v[v] * rstd * w.v[v];
   return pack<T>(y);
@@ -63,7 +66,8 @@ __device__ void exact_normalise(const FwdArgs<T, W>& a, int64_t row, int64_t fir
   if (a.rstd && first == 0) a.rstd[row] = static_cast<Stat<T>>(rstd.rstd());
 #pragma unroll 1
   for (int64_t col = first; col < a.n; col += step) {
-    const double w = a.weight ? static_cast<double>(to_stat(a.weight[col])) : 1.0;
+    const double w =
+        a.weight ? static_cast<Stat<T>>(to_stat(a.weight[col])) + a.weight_offset : Stat<T>(1);
     a.y[row * a.n + col] = round_to<T, double>(rstd.times(to_stat(x[col])) * w);
   }
 }
@@ -149,7 +153,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       weights[0] = a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
     }
     store<T, VEC>(y + col,
-                  normalise<T, W, VEC>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0]));
+                  normalise<T, W, VEC>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0],
+                                       a.weight_offset));
   }
 }
 
@@ -207,8 +212,9 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * row_threads;
-      if (col < cols)
-        y[col] = round_to<T, S>(values[i] * rstd * static_cast<S>(to_stat(weights[i])));
+      if (col >= cols) continue;
+      const S w = static_cast<S>(to_stat(weights[i])) + a.weight_offset;
+      y[col] = round_to<T, S>(values[i] * rstd * w);
     }
   }
 }
@@ -248,7 +254,8 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
 #pragma unroll 4
   for (int64_t col = first; col < a.n; col += step) {
     const Pack<W, VEC> weight = a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
-    store<T, VEC>(y + col, normalise<T, W, VEC>(load<T, VEC>(x + col), rstd, weight));
+    store<T, VEC>(y + col,
+                  normalise<T, W, VEC>(load<T, VEC>(x + col), rstd, weight, a.weight_offset));
   }
 }
 

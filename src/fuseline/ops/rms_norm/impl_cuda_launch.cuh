@@ -144,7 +144,8 @@ cudaError_t fwd_typed(const FwdProblem& p) {
                         p.x_stride,
                         p.n,
                         p.eps,
-                        static_cast<Stat<T>>(1.0 / static_cast<double>(p.n))};
+                        static_cast<Stat<T>>(1.0 / static_cast<double>(p.n)),
+                        static_cast<Stat<T>>(p.weight_offset)};
   const bool wide = aligned<T>(p.x, p.x_stride) && aligned<T>(p.y, p.n) && aligned<T>(p.weight, 0);
   if (wide) {
     fwd_aligned(a, p.stream);
@@ -327,7 +328,8 @@ void bwd_typed(const BwdProblem& p) {
                           p.dy_stride,
                           p.x_stride,
                           p.n,
-                          static_cast<S>(1.0 / static_cast<double>(p.n))};
+                          static_cast<S>(1.0 / static_cast<double>(p.n)),
+                          static_cast<S>(p.weight_offset)};
     bwd_is_wide<T, W>(p) ? bwd_by_length<T, W, kVec<T>>(a, p) : bwd_by_length<T, W, 1>(a, p);
   }
   if (p.dweight) p.parts <= 64 ? bwd_finish<S, W, 8>(p) : bwd_finish<S, W, kWarp>(p);

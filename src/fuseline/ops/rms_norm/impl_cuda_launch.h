@@ -19,6 +19,7 @@ struct FwdProblem {
   int64_t x_stride;
   int64_t n;
   double eps;
+  double weight_offset;
   WeightType weight_type;
   cudaStream_t stream;
 };
@@ -37,6 +38,7 @@ struct BwdProblem {
   int64_t n;
   int64_t blocks;
   int64_t parts;
+  double weight_offset;
   WeightType weight_type;
   cudaStream_t stream;
 };

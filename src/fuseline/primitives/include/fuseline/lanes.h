@@ -205,13 +205,13 @@ inline void store(X* p, const Vector<C>& v, Short part) {
   for (int i = 0; i < part.columns; ++i) p[i] = buffer[i];
 }
 
-// The weight from column i on, or ones, which the compiler drops.
+// offset + weight from column i on, or ones, which the compiler drops.
 template <class C, class W, class Part>
-inline Vector<C> load_weight(const W* w, int64_t i, Part part) {
-  return load<C>(w + i, part);
+inline Vector<C> load_weight(const W* w, C offset, int64_t i, Part part) {
+  return load<C>(w + i, part) + offset;
 }
 template <class C, class Part>
-inline Vector<C> load_weight(const Absent*, int64_t, Part) {
+inline Vector<C> load_weight(const Absent*, C, int64_t, Part) {
   return Vector<C>{} + 1;
 }
 
