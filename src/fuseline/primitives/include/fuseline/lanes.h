@@ -44,6 +44,11 @@ struct bf16 {
 };
 // Stands for the element of an input that is not there.
 struct Absent {};
+// The element of a weight that something is added to.
+template <class W>
+struct Shifted {
+  W element;
+};
 
 template <class X>
 struct ComputeOf {
@@ -205,10 +210,15 @@ inline void store(X* p, const Vector<C>& v, Short part) {
   for (int i = 0; i < part.columns; ++i) p[i] = buffer[i];
 }
 
-// offset + weight from column i on, or ones, which the compiler drops.
+// The weight from column i on, with the offset where it is Shifted, or ones, which the compiler
+// drops.
 template <class C, class W, class Part>
-inline Vector<C> load_weight(const W* w, C offset, int64_t i, Part part) {
-  return load<C>(w + i, part) + offset;
+inline Vector<C> load_weight(const W* w, C, int64_t i, Part part) {
+  return load<C>(w + i, part);
+}
+template <class C, class W, class Part>
+inline Vector<C> load_weight(const Shifted<W>* w, C offset, int64_t i, Part part) {
+  return load<C>(&w->element + i, part) + offset;
 }
 template <class C, class Part>
 inline Vector<C> load_weight(const Absent*, C, int64_t, Part) {

@@ -231,14 +231,16 @@ void reduce(double* sums, int64_t chunks, int64_t n, int64_t first, int64_t last
 
 template <bool kAdds, class X, class W>
 void forward_pair(const ForwardArgs& args, int64_t first, int64_t last) {
-  args.weight ? forward<kAdds, X, W>(args, first, last)
-              : forward<kAdds, X, Absent>(args, first, last);
+  if (!args.weight) return forward<kAdds, X, Absent>(args, first, last);
+  if (args.weight_offset != 0) return forward<kAdds, X, Shifted<W>>(args, first, last);
+  forward<kAdds, X, W>(args, first, last);
 }
 
 template <class X, class A, class W>
 void backward_weighted(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
-  args.weight ? backward<X, W, A>(args, first, last, dweight)
-              : backward<X, Absent, A>(args, first, last, dweight);
+  if (!args.weight) return backward<X, Absent, A>(args, first, last, dweight);
+  if (args.weight_offset != 0) return backward<X, Shifted<W>, A>(args, first, last, dweight);
+  backward<X, W, A>(args, first, last, dweight);
 }
 
 template <bool kAdds, class X, class W>
