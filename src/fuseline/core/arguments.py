@@ -13,12 +13,14 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
 
 
-def require_rows(op: str, x: Tensor, name: str = "x") -> None:
-    """Refuses an x (called `name`) that is not (..., N) of one of DTYPES."""
+def require_rows(
+    op: str, x: Tensor, name: str = "x", dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
+    """Refuses an x (called `name`) that is not (..., N) of one of the dtypes."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{op}: {name} is a {type(x).__name__}, expected a torch.Tensor")
-    have = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-    if x.dtype not in DTYPES:
+    have = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    if x.dtype not in dtypes:
         raise TypeError(f"{op}: {name} has dtype {x.dtype}, expected one of: {have}")
     if x.dim() == 0:
         raise ValueError(

@@ -46,7 +46,8 @@ void parallel(int64_t items, int64_t elements, const F& fn) {
 // Writes y and, where there is a place for it, rstd; with a residual, new_residual as well.
 inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* residual,
                     const std::optional<Tensor>& weight, double eps, const Tensor* new_residual,
-                    const Tensor& y, const Tensor* rstd, double weight_offset = 0) {
+                    const Tensor& y, const Tensor* rstd, double weight_offset = 0,
+                    float scale = 1) {
   const Rows in = rows_of(x);
   if (in.n == 0 && !rstd) return;  // any number of empty rows
   ForwardArgs args{};
@@ -58,6 +59,7 @@ inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* resid
   args.x_stride = in.stride;
   args.eps = eps;
   args.weight_offset = weight_offset;
+  args.scale = scale;
   std::optional<Rows> other;
   if (residual) {
     other = rows_of(*residual);

@@ -63,11 +63,18 @@ inline double sum_row(int64_t n, const Term& term) {
   return n <= kBlock<C> ? sum_block<C>(0, n, term) : sum_blocks<C>(0, n, term);
 }
 
+// v as it is stored in Y: e4m3 has a scale.
+template <class Y, class C>
+inline Vector<C> scaled(const Vector<C>& v, C scale) {
+  if constexpr (std::is_same_v<Y, e4m3>) return v / scale;
+  return v;
+}
+
 // A row whose mean square left the normal range of C, in fp64; fp64 itself is brought back by a
 // power of two. Owns one row. Reads x (twice), weight. Writes y; returns rstd.
-template <class X, class W>
-__attribute__((noinline)) double second_look(const X* x, const W* w, double offset, X* y, int64_t n,
-                                             double eps, double largest) {
+template <class X, class W, class Y>
+__attribute__((noinline)) double second_look(const X* x, const W* w, double offset, Y* y, int64_t n,
+                                             double eps, double largest, float scale_of_y) {
   double scale = 1;
   if (sizeof(X) == sizeof(double)) scale = largest < 1 ? 0x1p600 : 0x1p-600;
   const double sum = sum_row<double>(n, [=](int64_t i, auto part) {
@@ -80,7 +87,8 @@ __attribute__((noinline)) double second_look(const X* x, const W* w, double offs
   const double first = one_step ? rstd * scale : scale, second = one_step ? 1 : rstd;
   each_vector<double>(n, [=](int64_t i, auto part) {
     const auto xhat = load<double>(x + i, part) * first * second;
-    store<double>(y + i, xhat * load_weight<double>(w, offset, i, part), part);
+    const auto v = xhat * load_weight<double>(w, offset, i, part);
+    store<double>(y + i, scaled<Y, double>(v, scale_of_y), part);
   });
   return rstd * scale;
 }
@@ -108,7 +116,7 @@ inline double add_sum_squares(const X* x, const X* residual, X* new_residual, in
 // y = h * rstd * (weight_offset + weight), where h is x or, if kAdds, new_residual = x + residual.
 // Owns rows [first, last). Reads x, residual, weight, and h a second time from cache. Writes
 // new_residual, y and, if asked for, rstd.
-template <bool kAdds, class X, class W>
+template <bool kAdds, class X, class W, class Y = X>
 void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
   constexpr bool kDouble = sizeof(C) == sizeof(double);
@@ -120,7 +128,7 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
     const X* x = static_cast<const X*>(args.x) + row * args.x_stride;
     const X* residual = x;
     const X* h = x;
-    X* y = static_cast<X*>(args.y) + row * n;
+    Y* y = static_cast<Y*>(args.y) + row * n;
     double sum;
     if constexpr (kAdds) {
       residual = static_cast<const X*>(args.residual) + row * args.residual_stride;
@@ -138,10 +146,11 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
         // The next row arrives while this one is written.
         __builtin_prefetch(x + args.x_stride + i);
         if (kAdds) __builtin_prefetch(residual + args.residual_stride + i);
-        store<C>(y + i, load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part), part);
+        const auto v = load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part);
+        store<C>(y + i, scaled<Y, C>(v, args.scale), part);
       });
     } else {
-      rstd = second_look(h, w, args.weight_offset, y, n, args.eps, largest);
+      rstd = second_look(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
     }
     if (args.rstd) static_cast<C*>(args.rstd)[row] = static_cast<C>(rstd);
   }
@@ -251,6 +260,12 @@ void backward_pair(const BackwardArgs& args, int64_t first, int64_t last, double
   backward_weighted<X, Absent, W>(args, first, last, dweight);
 }
 
+template <class X, class W>
+void forward_e4m3(const ForwardArgs& args, int64_t first, int64_t last) {
+  args.weight ? forward<false, X, W, e4m3>(args, first, last)
+              : forward<false, X, Absent, e4m3>(args, first, last);
+}
+
 // Rows: x is f64, f32, f16, bf16; columns: weight is.
 template <bool kAdds>
 constexpr Kernels kKernels = {
@@ -263,6 +278,15 @@ constexpr Kernels kKernels = {
      {nullptr, backward_pair<kAdds, f16, float>, backward_pair<kAdds, f16, f16>},
      {nullptr, backward_pair<kAdds, bf16, float>, nullptr, backward_pair<kAdds, bf16, bf16>}},
     {reduce<double>, reduce<float>, reduce<f16>, reduce<bf16>}};
+
+// The same of a y in e4m3; forward only, and no f64.
+constexpr Kernels kE4m3Kernels = {
+    {{},
+     {nullptr, forward_e4m3<float, float>},
+     {nullptr, forward_e4m3<f16, float>, forward_e4m3<f16, f16>},
+     {nullptr, forward_e4m3<bf16, float>, nullptr, forward_e4m3<bf16, bf16>}},
+    {},
+    {}};
 
 }  // namespace
 }  // namespace fuseline::rms
