@@ -1,7 +1,7 @@
 """Fused PyTorch operators at the speed of the memory."""
 
 from fuseline import nn
-from fuseline.ops import add_rms_norm, rms_norm
+from fuseline.ops import add_rms_norm, rms_norm, rms_norm_fp8
 from fuseline.patching import patch, unpatch
 from fuseline.takeover import disable, enable, enabled, status
 
@@ -14,6 +14,7 @@ __all__ = [
     "nn",
     "patch",
     "rms_norm",
+    "rms_norm_fp8",
     "status",
     "unpatch",
 ]

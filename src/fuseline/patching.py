@@ -157,9 +157,7 @@ def _norm(module: Any, form: Form, x: Tensor, weight: Any) -> Tensor:
             )
     if ndim > 1:
         x, weight = x.flatten(-ndim), None if weight is None else weight.flatten()
-    if form.offset and weight is not None:
-        weight = form.offset + weight.float()
-    return rms_norm(x, weight, eps, form.impl).view(shape)
+    return rms_norm(x, weight, eps, form.impl, weight_offset=form.offset).view(shape)
 
 
 def _looks_like_a_norm(module: Module) -> bool:
@@ -206,7 +204,8 @@ def _form(module: Any, impl: str) -> Form | str:
         return why
     eps_name = _eps_name(module)
     assert eps_name is not None
-    return _proven(module, [Form(eps_name, offset, impl) for offset in OFFSETS], device)
+    offsets = OFFSETS if weight is not None else OFFSETS[:1]
+    return _proven(module, [Form(eps_name, offset, impl) for offset in offsets], device)
 
 
 def _unavailable(impl: str, device_type: str) -> str | None:

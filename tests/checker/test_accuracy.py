@@ -18,7 +18,7 @@ from fuseline.testing import (
     run,
 )
 
-F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+F32, F64, BF16, E4M3 = torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn
 SPEC = model.spec(model.RMSNorm.call)
 IDENTITY = replace(SPEC, reference=lambda x: x + 0, differentiable=("x",))
 
@@ -75,6 +75,25 @@ def test_overflow_to_inf_is_what_rounding_gives():
     x = torch.tensor([300.0], dtype=torch.float16)
     spec = replace(IDENTITY, reference=lambda x: x * x)
     assert errors(spec, {"x": x}, "fwd", {"out0": x * x})["out0"].max_ulp == 0.0
+
+
+@pytest.mark.parametrize(
+    ("out", "ref", "ulps"),
+    [
+        (1.125, 1.0625, 0.5),
+        (1.125, 1.03125, 0.75),
+        (2.0, 1.9375, 0.5),
+        (0.0, 2.0**-10, 0.5),
+        (448.0, 448.0, 0.0),
+        (math.nan, math.nan, 0.0),
+        (math.nan, 448.0, math.inf),
+        (448.0, math.nan, math.inf),
+    ],
+)
+def test_e4m3_is_held_against_what_it_was_rounded_from(out, ref, ulps):
+    inputs = {"x": torch.tensor([ref], dtype=F64)}
+    found = errors(IDENTITY, inputs, "fwd", {"out0": torch.tensor([out]).to(E4M3)})["out0"]
+    assert found.max_ulp == ulps
 
 
 def test_missing_and_misshapen_results_are_infinitely_wrong():
@@ -168,6 +187,10 @@ def figures(value):
         (BF16, "bwd", 7.3, 3.65, True),
         (BF16, "bwd", 7.4, 3.65, False),
         (BF16, "fwd", 7.3, 3.65, False),
+        # A tie, and what fp32 cannot tell from one; eager's error excuses nothing.
+        (E4M3, "fwd", 0.5, None, True),
+        (E4M3, "fwd", 0.50001, None, True),
+        (E4M3, "fwd", 0.5001, 3.0, False),
     ],
 )
 def test_over_budget(dtype, direction, mine, eager, fine):

@@ -105,6 +105,8 @@ def test_liger_rounds_once_and_leaves_dy_alone(
     fake_liger(monkeypatch, lambda *given: given)
     called = baselines.make(spec, "liger", "cuda")(x="x", weight=None, eps=1e-5)
     assert called == ("x", None, 1e-5, 0.0, "gemma", False)
+    shifted = baselines.make(spec, "liger", "cuda")(x="x", weight="w", eps=1e-5, weight_offset=1.0)
+    assert shifted == ("x", "w", 1e-5, 1.0, "gemma", False)
 
 
 def test_quack_is_given_eps_by_its_name(spec: OpSpec, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +137,12 @@ def test_inputs_that_a_rival_cannot_take_are_known_before_a_call(
     else:
         baselines.refuse(spec, name, given)
     baselines.refuse(spec, "eager", given)
+
+
+def test_quack_has_no_offset_and_says_so(spec: OpSpec) -> None:
+    given = {"x": torch.ones(2, 8), "weight": torch.ones(8), "eps": 1e-6, "weight_offset": 1.0}
+    with pytest.raises(Unsupported, match="it adds nothing to the weight"):
+        baselines.refuse(spec, "quack", given)
 
 
 def test_a_weight_of_a_strange_dtype_is_refused_by_its_name(spec: OpSpec) -> None:

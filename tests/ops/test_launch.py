@@ -260,6 +260,7 @@ def test_a_call_that_differs_is_looked_at_anew(operator: Any) -> None:
     ]
     for other in others:
         assert impl_triton.again(*other) is None
+    assert impl_triton.again(x, w, 1e-6, 1.0) is None
     assert impl_triton.again(x, w, 1e-6) is not None
     operator.runtime.launch_enter_hook.calls.append(print)
     assert impl_triton.again(x, w, 1e-6) is None

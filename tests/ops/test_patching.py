@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import Module
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fuseline
 from fuseline.core import native
@@ -105,6 +106,26 @@ def test_dtypes_of_a_whole_model(dtype: torch.dtype) -> None:
         assert len(fuseline.patch(net).replaced) == 5
         eps = torch.finfo(dtype if dtype != torch.float64 else torch.float32).eps
         torch.testing.assert_close(net(ids).logits, before, rtol=16 * eps, atol=16 * eps)
+
+
+class Seen(TorchDispatchMode):
+    """The operators that a call runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_offset_of_gemma_is_added_in_the_kernel() -> None:
+    net, x = model("gemma").model.norm, torch.randn(3, 32)
+    fuseline.patch(net)
+    with torch.no_grad(), Seen() as seen:
+        net(x)
+    assert set(seen.names) - {"aten::alias", "aten::view"} == {"fuseline::rms_norm"}
 
 
 def test_what_is_mixed_goes_to_the_module_itself() -> None:

@@ -47,7 +47,8 @@ def _layouts(device: str) -> dict[str, torch.Tensor]:
 
 def test_schemas_in_the_binary_are_those_of_the_contract() -> None:
     for name, schema in CONTRACT.schemas().items():
-        assert str(getattr(OPS, name).default._schema) == f"fuseline::{name}{schema}"
+        wanted = torch._C.parse_schema(f"fuseline::{name}{schema}")
+        assert getattr(OPS, name).default._schema == wanted
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -55,17 +56,20 @@ def test_schemas_in_the_binary_are_those_of_the_contract() -> None:
 @pytest.mark.parametrize("weighted", [True, False])
 def test_opcheck(device: str, layout: str, weighted: bool) -> None:
     x = _layouts(device)[layout]
-    weight = torch.randn(32, device=device) if weighted else None
+    weight, offset = (torch.randn(32, device=device), (1.0,)) if weighted else (None, ())
     for op in (OPS.rms_norm, OPS._rms_norm, OPS._rms_norm_fwd):
         opcheck(op, (x, weight, 1e-5))
+        opcheck(op, (x, weight, 1e-5, *offset))
     if weight is not None:
         weight.requires_grad_()
     opcheck(OPS.rms_norm, (x.detach().requires_grad_(), weight, 1e-5))
+    opcheck(OPS.rms_norm, (x.detach().requires_grad_(), weight, 1e-5, *offset))
     _, rstd = OPS._rms_norm_fwd(x, weight, 1e-5)
     dy = torch.randn(1, device=device).expand(x.shape)
     for need_dx, need_dweight in ((True, True), (False, True), (True, False)):
         args = (dy, x, None if weight is None else weight.detach(), rstd, need_dx, need_dweight)
         opcheck(OPS._rms_norm_bwd, args)
+        opcheck(OPS._rms_norm_bwd, (*args, *offset))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -79,11 +83,12 @@ def test_dynamo_finds_no_graph_break(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_compiles_whole_with_dynamic_shapes(device: str) -> None:
+@pytest.mark.parametrize("offset", [0.0, 1.0])
+def test_compiles_whole_with_dynamic_shapes(device: str, offset: float) -> None:
     torch._dynamo.reset()
 
     def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return fuseline.rms_norm(x * 1.5, weight, 1e-5) + 1
+        return fuseline.rms_norm(x * 1.5, weight, 1e-5, weight_offset=offset) + 1
 
     compiled = torch.compile(block, fullgraph=True, dynamic=True)
     for shape in ((4, 6, 32), (3, 5, 48), (7, 2, 16)):
@@ -132,7 +137,12 @@ assert "fuseline" not in sys.modules
 def test_double_backward(weighted: bool) -> None:
     x = torch.randn(3, 7, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(7, dtype=torch.float64, requires_grad=True) if weighted else None
-    assert torch.autograd.gradgradcheck(lambda *t: fuseline.rms_norm(*t, 1e-5), (x, weight))
+    offset = 1.0 if weighted else 0.0
+
+    def norm(*t: Any) -> torch.Tensor:
+        return fuseline.rms_norm(*t, 1e-5, weight_offset=offset)
+
+    assert torch.autograd.gradgradcheck(norm, (x, weight))
 
 
 def _reused(f: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -202,9 +212,22 @@ def test_traces_and_symbolic_traces_name_the_operator() -> None:
     torch.testing.assert_close(traced(x), module(x))
     graph = torch.fx.symbolic_trace(lambda t: fuseline.rms_norm(t + 1, None, 1e-5)).graph
     assert fuseline.rms_norm in [node.target for node in graph.nodes]
+    shifted = torch.fx.symbolic_trace(lambda t, w: _ours_with_offset(t, w, 1e-5))
+    torch.testing.assert_close(shifted(x, x[0]), _native_with_offset(x, x[0], 1e-5))
 
 
-def test_transforms_agree_with_torch() -> None:
+def _ours_with_offset(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return fuseline.rms_norm(x, weight, eps, weight_offset=0.5)
+
+
+def _native_with_offset(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return _native(x, 0.5 + weight, eps)
+
+
+@pytest.mark.parametrize(
+    ("ours", "native"), [(fuseline.rms_norm, _native), (_ours_with_offset, _native_with_offset)]
+)
+def test_transforms_agree_with_torch(ours: Any, native: Any) -> None:
     x, weight = torch.randn(4, 7, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
     tangent = torch.randn_like(x)
     for transform in (
@@ -218,7 +241,7 @@ def test_transforms_agree_with_torch() -> None:
         lambda f: torch.func.jacfwd(lambda t: f(t, weight, 1e-5))(x[0]),
         lambda f: torch.func.jacrev(lambda t: f(t, weight, 1e-5))(x[0]),
     ):  # fmt: skip
-        torch.testing.assert_close(transform(fuseline.rms_norm), transform(_native))
+        torch.testing.assert_close(transform(ours), transform(native))
 
 
 def test_forward_mode_without_requires_grad_keeps_the_tangent() -> None:
@@ -363,6 +386,8 @@ def test_raw_operators_refuse_what_the_kernels_cannot_read() -> None:
         (lambda: OPS._rms_norm(x, weight.half(), 1e-5), "weight must have the dtype"),
         (lambda: OPS._rms_norm(torch.tensor(1.0), None, 1e-5), "at least one dimension"),
         (lambda: OPS._rms_norm(x.to_sparse(), None, 1e-5), "dense|sparse|Sparse"),
+        (lambda: OPS._rms_norm(x, None, 1e-5, 1.0), "weight_offset is 1.*expected 0 without"),
+        (lambda: OPS._rms_norm_bwd(x, x, None, rstd, True, True, 1.0), "weight_offset is 1"),
         (lambda: OPS._rms_norm_bwd(x[:2], x, weight, rstd, True, True), "dy has shape"),
         (lambda: OPS._rms_norm_bwd(x.half(), x, weight, rstd, True, True), "dy must have the"),
         (lambda: OPS._rms_norm_bwd(x, x, weight, rstd[:2], True, True), "rstd has shape"),
@@ -418,6 +443,35 @@ def test_module_is_torchs_in_all_but_speed() -> None:
     for module, shape in ((bare, (3, 7)), (fuseline.nn.RMSNorm((2, 4)), (1, 8))):
         with pytest.raises(ValueError, match=r"x has shape .* normalized_shape, \("):
             module(torch.randn(shape))
+
+
+@pytest.mark.parametrize("shape", [8, (2, 4)])
+def test_a_module_with_an_offset_begins_as_one_without(shape: Any) -> None:
+    ours = fuseline.nn.RMSNorm(shape, eps=1e-5, weight_offset=1.0)
+    theirs = torch.nn.RMSNorm(shape, eps=1e-5)
+    assert torch.equal(ours.weight, torch.zeros_like(theirs.weight))
+    assert repr(ours) == repr(theirs)[:-1] + ", weight_offset=1.0)"
+    x = torch.randn(3, *theirs.normalized_shape)
+    torch.testing.assert_close(ours(x), theirs(x))
+    torch.nn.init.normal_(ours.weight)
+    theirs.weight = torch.nn.Parameter(1 + ours.weight.detach())
+    y, expected = ours(x), theirs(x)
+    torch.testing.assert_close(y, expected)
+    dy = torch.randn_like(y)
+    torch.testing.assert_close(
+        torch.autograd.grad(y, ours.weight, dy), torch.autograd.grad(expected, theirs.weight, dy)
+    )
+    with pytest.raises(ValueError, match=r"weight_offset is 1\.0, expected 0 without a weight"):
+        fuseline.nn.RMSNorm(shape, elementwise_affine=False, weight_offset=1.0)(x)
+
+
+def test_an_offset_is_added_before_the_weight_is_rounded() -> None:
+    """1 + w of a bfloat16 weight has more bits than bfloat16."""
+    x, weight = torch.randn(4, 64).bfloat16(), (torch.randn(64) * 1e-3).bfloat16()
+    y = fuseline.rms_norm(x, weight, 1e-6, weight_offset=1.0)
+    wide = fuseline.rms_norm(x, 1 + weight.float(), 1e-6)
+    assert torch.equal(y, wide)
+    assert not torch.equal(y, fuseline.rms_norm(x, 1 + weight, 1e-6))
 
 
 def _run_copy(folder: Path, code: str, binary: bytes | None) -> None:

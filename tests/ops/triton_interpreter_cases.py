@@ -29,10 +29,10 @@ def exact(t: torch.Tensor) -> np.ndarray:
     return t.double().numpy().astype(np.longdouble)
 
 
-def oracle(x, weight, eps, dy):
+def oracle(x, weight, eps, dy, offset):
     """y, dx, dweight of the formula, in 80-bit floats."""
     x, dy = exact(x), exact(dy)
-    w = np.longdouble(1) if weight is None else exact(weight)
+    w = np.longdouble(1) if weight is None else offset + exact(weight)
     rstd = 1 / np.sqrt(np.mean(x * x, axis=1, keepdims=True) + np.longdouble(eps))
     xhat = x * rstd
     dx = rstd * (dy * w - xhat * np.mean(dy * w * xhat, axis=1, keepdims=True))
@@ -51,9 +51,9 @@ def eps_error(got: torch.Tensor, want: np.ndarray) -> float:
     return float(np.max(np.abs(exact(got) - want)) / largest / torch.finfo(got.dtype).eps)
 
 
-def eager(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
+def eager(x: torch.Tensor, weight: torch.Tensor | None, eps: float, offset: float) -> torch.Tensor:
     y = x * torch.rsqrt(x.square().mean(1, keepdim=True) + eps)
-    return y if weight is None else y * weight
+    return y if weight is None else y * (offset + weight)
 
 
 def random(rows: int, n: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
@@ -68,20 +68,22 @@ def weight_of(kind: str, n: int, dtype: torch.dtype) -> torch.Tensor | None:
     return w.to(torch.float32 if kind == "fp32" else dtype)
 
 
-def check(x, weight, eps, dy, gradients=True):
+def check(x, weight, eps, dy, gradients=True, offset=0.0):
     """Forward and backward against the oracle; outputs contiguous, inputs untouched."""
     before = [t.clone() for t in (x, dy)]
-    y, rstd = fwd(x, weight, eps, save_rstd=True)
-    want_y, want_dx, want_dw = oracle(x, weight, eps, dy)
+    y, rstd = fwd(x, weight, eps, save_rstd=True, weight_offset=offset)
+    want_y, want_dx, want_dw = oracle(x, weight, eps, dy, offset)
     assert y.is_contiguous()
     assert y.dtype == x.dtype
     assert rstd.dtype == (torch.float64 if x.dtype == torch.float64 else torch.float32)
     limit = FWD_ULP[x.dtype]
+    if x.dtype == torch.float32 and offset:
+        limit += 1  # one rounding more
     if x.dtype == torch.float32 and eps > 0:
-        limit = max(limit, 2 * ulp_error(eager(x, weight, eps), want_y))
+        limit = max(limit, 2 * ulp_error(eager(x, weight, eps, offset), want_y))
     assert ulp_error(y, want_y) <= limit
     if gradients:
-        dx, dweight = bwd(dy, x, weight, rstd, need_dx=True, need_dweight=True)
+        dx, dweight = bwd(dy, x, weight, rstd, True, True, weight_offset=offset)
         assert dx.is_contiguous()
         assert dx.dtype == x.dtype
         # A row of one element has gradient 0: what is left of it is the rounding of its two terms.
@@ -109,6 +111,18 @@ def test_every_length(n, dtype):
 @pytest.mark.parametrize("kind", ["none", "fp32"])
 def test_every_weight(kind, n, dtype):
     check(random(5, n, dtype), weight_of(kind, n, dtype), 1e-6, random(5, n, dtype, 1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("n", "kind"), [(61, "same"), (61, "fp32"), (70000, "same")])
+def test_every_weight_with_an_offset(n, kind, dtype):
+    """0.1 has no exact fp32, so fp64 shows whether it came whole."""
+    offset = 0.1 if dtype == torch.float64 else 1.0
+    x, w, dy = random(3, n, dtype), weight_of(kind, n, dtype), random(3, n, dtype, 1)
+    x[1] *= 2.0**-100 if dtype in (torch.float32, torch.bfloat16) else 1.0  # looked at twice
+    check(x, w, 0.0, dy, gradients=False, offset=offset)
+    x = random(3, n, dtype)
+    check(x, w, 1e-6, dy, offset=offset)
 
 
 @pytest.mark.parametrize(("n", "pad"), [(130, 1), (130, 6), (1027, 32), (33000, 6)])

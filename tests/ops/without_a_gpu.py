@@ -45,7 +45,7 @@ def compile_for_hopper(kernel, args, meta):
         if parameter.is_constexpr or value is None:
             signature[name], constants[name] = "constexpr", value
         elif isinstance(value, torch.Tensor):
-            signature[name] = "*" + TYPES[value.dtype]
+            signature[name] = "*" + (TYPES | {torch.uint8: "u8"})[value.dtype]
             attributes[(i,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"

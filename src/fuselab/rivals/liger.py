@@ -9,8 +9,6 @@ from torch import Tensor
 
 from fuselab.rivals.rival import Rival
 
-# Added to the weight; Gemma's models have 1.
-OFFSET = 0.0
 # Multiplies by the weight in fp32 and rounds once, as we do; "llama" rounds before that, too.
 CASTING_MODE = "gemma"
 # The default has the backward write dx over dy, which is an input of ours.
@@ -20,8 +18,10 @@ IN_PLACE = False
 def _bind_rms_norm(ops: Any) -> Callable[..., Tensor]:
     apply = ops.LigerRMSNormFunction.apply
 
-    def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        y: Tensor = apply(x, weight, eps, OFFSET, CASTING_MODE, IN_PLACE)
+    def rms_norm(
+        x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0
+    ) -> Tensor:
+        y: Tensor = apply(x, weight, eps, weight_offset, CASTING_MODE, IN_PLACE)
         return y
 
     return rms_norm

@@ -23,7 +23,11 @@ def _bind_rms_norm(module: Any) -> Callable[..., Tensor]:
     return rms_norm
 
 
-def _limit_of_rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> str | None:
+def _limit_of_rms_norm(
+    x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0
+) -> str | None:
+    if weight_offset:
+        return "it adds nothing to the weight"
     # It copies in vectors that divide the row: single elements where that is odd. Version 0.6.5
     # does not build then, and its compiler says so without the reason.
     if x.shape[-1] % 2 and x.element_size() < WORD_BYTES:

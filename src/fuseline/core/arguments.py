@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Real
 
 import torch
@@ -12,12 +13,14 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
 
 
-def require_rows(op: str, x: Tensor, name: str = "x") -> None:
-    """Refuses an x (called `name`) that is not (..., N) of one of DTYPES."""
+def require_rows(
+    op: str, x: Tensor, name: str = "x", dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
+    """Refuses an x (called `name`) that is not (..., N) of one of the dtypes."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{op}: {name} is a {type(x).__name__}, expected a torch.Tensor")
-    have = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-    if x.dtype not in DTYPES:
+    have = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    if x.dtype not in dtypes:
         raise TypeError(f"{op}: {name} has dtype {x.dtype}, expected one of: {have}")
     if x.dim() == 0:
         raise ValueError(
@@ -71,6 +74,17 @@ def require_eps(op: str, eps: float | None, x: Tensor) -> float:
     if not eps >= 0.0:
         raise ValueError(f"{op}: eps is {eps}, expected a number >= 0")
     return eps if isinstance(eps, torch.SymFloat) else float(eps)
+
+
+def require_weight_offset(op: str, offset: float, weight: Tensor | None) -> float:
+    """Refuses what is no finite number, and any but 0 where there is no weight; returns it."""
+    if not isinstance(offset, (Real, torch.SymFloat)):
+        raise TypeError(f"{op}: weight_offset is a {type(offset).__name__}, expected a float")
+    if not -math.inf < offset < math.inf:
+        raise ValueError(f"{op}: weight_offset is {offset}, expected a finite number")
+    if weight is None and offset != 0.0:
+        raise ValueError(f"{op}: weight_offset is {offset}, expected 0 without a weight")
+    return offset if isinstance(offset, torch.SymFloat) else float(offset)
 
 
 def require_exactly(

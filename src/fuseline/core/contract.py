@@ -45,27 +45,33 @@ class Contract:
     function                                   (fwd, bwd) -> the autograd.Function over them
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
 
-    `fake`, `decomposed` and the rule give a tensor or, for several `returns`, a tuple of them.
+    Without `function` the operator is forward only: it has no operators of the second and third
+    line, and refuses calls that need a gradient. `fake`, `decomposed` and the rule give a tensor
+    or, for several `returns`, a tuple of them.
     """
 
     name: str
     args: str
-    fwd_returns: str
-    bwd_args: str
-    bwd_returns: str
     fake: Function
-    fake_fwd: Function
-    fake_bwd: Function
-    decomposed: Function
-    function: Callable[[Function, Function], type[torch.autograd.Function]]
     vmap: Callable[[Function], Function]
+    fwd_returns: str = ""
+    bwd_args: str = ""
+    bwd_returns: str = ""
+    fake_fwd: Function | None = None
+    fake_bwd: Function | None = None
+    decomposed: Function | None = None
+    function: Callable[[Function, Function], type[torch.autograd.Function]] | None = None
     returns: str = "Tensor"
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
         """Operator name -> schema: public, the same without an autograd rule, forward, backward."""
-        return {
+        forward = {
             f"{self.name}{suffix}": f"({self.args}) -> {self.returns}",
             f"_{self.name}{suffix}": f"({self.args}) -> {self.returns}",
+        }
+        if self.function is None:
+            return forward
+        return forward | {
             f"_{self.name}_fwd{suffix}": f"({self.args}) -> {self.fwd_returns}",
             f"_{self.name}_bwd{suffix}": f"({self.bwd_args}) -> {self.bwd_returns}",
         }
@@ -73,15 +79,15 @@ class Contract:
 
 @dataclass(frozen=True)
 class Kernels:
-    """One Python implementation: the three functions behind its operators.
+    """One Python implementation: the functions behind its operators, `run` alone if forward only.
 
     Each takes `wrap`, applied to a Triton kernel before its launch: identity in eager calls,
     torch.library.wrap_triton where a compiled graph traces through.
     """
 
     run: Function
-    fwd: Function
-    bwd: Function
+    fwd: Function | None = None
+    bwd: Function | None = None
 
 
 class Variant:
@@ -93,17 +99,22 @@ class Variant:
     def __init__(
         self, contract: Contract, suffix: str, kernels: Kernels | None, missing: dict[str, str]
     ) -> None:
-        public, raw, fwd, bwd = (
+        public, raw, *pair = (
             getattr(getattr(torch.ops, NAMESPACE), name).default
             for name in contract.schemas(suffix)
         )
-        self.public, self.raw, self.fwd, self.bwd = public, raw, fwd, bwd
-        self.decomposed = contract.decomposed
+        self.public, self.raw = public, raw
         self.missing = missing
         self.traced_through = kernels is not None
         # Traced code must see operators; eager code of a Python implementation need not, and that
         # of the binary goes past OpOverload.__call__, which costs 0.25 us.
         self._eager = kernels.run if kernels else raw._op
+        if contract.function is None or contract.decomposed is None:
+            self.decomposed = self._traced_apply = self._eager_apply = _no_gradient(contract.name)
+            self.call = self._guarded()
+            return
+        fwd, bwd = pair
+        self.decomposed = contract.decomposed
         self._traced_apply = contract.function(fwd, bwd).apply
         eager = contract.function(*(_direct(kernels, bwd) if kernels else (fwd._op, bwd._op)))
         # The Python half of Function.apply costs 1 us and serves functorch and Dynamo alone.
@@ -155,6 +166,13 @@ class Variant:
             return self.raw(*args)
         with torch._C._AutoDispatchBelowAutograd():
             return self.public.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+
+def _no_gradient(name: str) -> Function:
+    def refuse(*args: Any) -> Any:
+        raise RuntimeError(f"{name}: a gradient was asked for, expected none: it is forward only")
+
+    return refuse
 
 
 def has_tangent(tensors: Sequence[Tensor]) -> bool:
@@ -228,7 +246,7 @@ def native_variant(contract: Contract) -> Variant:
 
 def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
     """Registers a Triton implementation as <op>__triton; compiled graphs trace through it."""
-    functions = (kernels.run, kernels.run, kernels.fwd, kernels.bwd)
+    functions = [kernels.run, kernels.run, *(f for f in (kernels.fwd, kernels.bwd) if f)]
     schemas = contract.schemas("__triton")
     for (name, schema), function in zip(schemas.items(), functions, strict=True):
         _LIBRARY.define(name + schema)
@@ -241,12 +259,15 @@ def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
 
 def _direct(kernels: Kernels, bwd: Function) -> tuple[Function, Function]:
     """The kernels without their operators; batched gradients need the operator's vmap rule."""
+    forward, backward = kernels.fwd, kernels.bwd
+    assert forward is not None
+    assert backward is not None
 
-    def backward(*args: Any) -> Any:
+    def direct(*args: Any) -> Any:
         batched = torch._C._are_functorch_transforms_active()
-        return (bwd if batched else kernels.bwd)(*args)
+        return (bwd if batched else backward)(*args)
 
-    return kernels.fwd, backward
+    return forward, direct
 
 
 def _trace_through(function: Function) -> Function:
@@ -275,7 +296,11 @@ def _finish(
     contract: Contract, suffix: str, kernels: Kernels | None, missing: dict[str, str]
 ) -> Variant:
     names = [f"{NAMESPACE}::{name}" for name in contract.schemas(suffix)]
-    fakes = (contract.fake, contract.fake, contract.fake_fwd, contract.fake_bwd)
+    fakes = [
+        contract.fake,
+        contract.fake,
+        *(f for f in (contract.fake_fwd, contract.fake_bwd) if f),
+    ]
     for name, fake in zip(names, fakes, strict=True):
         torch.library.register_fake(name, fake, lib=_LIBRARY)
     variant = Variant(contract, suffix, kernels, missing)

@@ -15,10 +15,14 @@ _CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (9, 1027), (65, 257), (3, 5000),
 _QUICK = {(4, 128, 32), (4, 128, 1027), (4, 512, 1024)}
 
 
-def case(shape: tuple[int, ...], *suites: str, weight: str = "same") -> Case:
-    """Rows of one shape; weight: "same" dtype as theirs, "float32" or "none"."""
+def case(shape: tuple[int, ...], *suites: str, weight: str = "same", offset: float = 0.0) -> Case:
+    """Rows of one shape; weight: "same" dtype as theirs, "float32" or "none"; what is added to it.
+
+    Only inputs with an offset have a `weight_offset`.
+    """
     name = "x".join(map(str, shape)) + ("" if weight == "same" else f"-weight_{weight}")
-    return Case(name, {"shape": shape, "weight": weight}, suites)
+    name += f"-offset_{offset:g}" if offset else ""
+    return Case(name, {"shape": shape, "weight": weight, "offset": offset}, suites)
 
 
 def cases(seed_suite: str) -> tuple[Case, ...]:
@@ -52,7 +56,13 @@ def make_inputs(
 
         weight_dtype = {"same": dtype, "float32": torch.float32}.get(case.args["weight"])
         weight = None if weight_dtype is None else normal(shape[-1:], weight_dtype)
-        return {**{n: normal(shape, dtype) for n in names}, "weight": weight, "eps": 1e-6}
+        offset = case.args["offset"]
+        return {
+            **{n: normal(shape, dtype) for n in names},
+            "weight": weight,
+            "eps": 1e-6,
+            **({"weight_offset": offset} if offset else {}),
+        }
 
     return make
 

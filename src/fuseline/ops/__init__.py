@@ -2,5 +2,6 @@
 
 from fuseline.ops.add_rms_norm import add_rms_norm
 from fuseline.ops.rms_norm import rms_norm
+from fuseline.ops.rms_norm_fp8 import rms_norm_fp8
 
-__all__ = ["add_rms_norm", "rms_norm"]
+__all__ = ["add_rms_norm", "rms_norm", "rms_norm_fp8"]

@@ -11,8 +11,8 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def normalised(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """x * rsqrt(mean(x^2) + eps) * weight, which autograd, vmap and jvp can take apart.
+def normalised(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
+    """The norm of x times weight_offset + weight, which autograd, vmap and jvp can take apart.
 
     The weight may be any that broadcasts. Rows are scaled by a power of two first, so that no
     square overflows; the scale cancels.
@@ -30,5 +30,5 @@ def normalised(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     h = h * scale
     y: Tensor = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + (eps * scale) * scale)
     if weight is not None:
-        y = y * weight
+        y = y * (weight_offset + weight.to(h.dtype))
     return y.to(x.dtype)

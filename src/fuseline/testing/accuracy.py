@@ -136,6 +136,8 @@ def _limit(
     eager = yardstick or 0.0
     if dtype == torch.float64 and direction == "fwd":
         return budget.fp64_fwd_ulp
+    if dtype == torch.float8_e4m3fn:
+        return budget.e4m3_fwd_ulp
     # Where terms cancel (the gradient of a row of length 1), no formula is exact; eager shows it.
     times = budget.fp32_ratio * eager
     if dtype == torch.float64:
@@ -167,7 +169,8 @@ class _Tally:
             self._wrong = self._wrong or not torch.equal(out, ref.to(out.dtype))
             return
         self._dtype = out.dtype
-        rounded = ref.to(out.dtype)
+        rounded = ref.to(out.dtype).to(torch.float64)
+        out = out.to(torch.float64)  # float8 can do little more than that
         same = (out == rounded) | (out.isnan() & ref.isnan())
         comparable = out.isfinite() & ref.isfinite()
         if not bool((same | comparable).all()):
@@ -175,11 +178,11 @@ class _Tally:
             return
         # What is not finite agrees by now; it must not turn the sums into NaN.
         zero = torch.zeros((), dtype=torch.float64, device=ref.device)
-        gap = (out.to(torch.float64) - ref if delta is None else delta).abs()
+        gap = (out - ref if delta is None else delta).abs()
         gap = torch.where(comparable, gap, zero)
         ref = torch.where(ref.isfinite(), ref, zero)
         self._max_abs = max(self._max_abs, gap.max().item())
-        self._max_ulp = max(self._max_ulp, (gap / ulp(ref, out.dtype)).max().item())
+        self._max_ulp = max(self._max_ulp, (gap / ulp(ref, self._dtype)).max().item())
         self._max_ref = max(self._max_ref, ref.abs().max().item())
         self._squares += gap.square().sum().item()
         self._count += ref.numel()

@@ -181,13 +181,13 @@ def is_defined(fn: Callable[..., Any], inputs: Inputs) -> bool:
     try:
         with torch.no_grad():
             outputs = accuracy.as_tuple(fn(**inputs))
-        return all(bool(y.isfinite().any()) or not y.numel() for y in outputs)
+        return all(bool(y.to(torch.float64).isfinite().any()) or not y.numel() for y in outputs)
     except Exception:
         return False
 
 
 def _summary(tensor: Tensor) -> str:
-    strange = tensor.numel() - int(tensor.isfinite().sum())
+    strange = tensor.numel() - int(tensor.to(torch.float64).isfinite().sum())
     return f"shape {tuple(tensor.shape)} with {strange} elements NaN or Inf"
 
 

@@ -11,7 +11,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& residual,
   check_fwd(x, residual, weight);
   Tensor y = allocate_like(x), new_residual = allocate_like(x);
   if (rstd) *rstd = allocate_rstd(x);
-  rms::forward<true>(x, &residual, weight, eps, &new_residual, y, rstd);
+  rms::forward<true>(x, &residual, weight, eps, 0, &new_residual, y, rstd);
   return {std::move(y), std::move(new_residual)};
 }
 
@@ -32,7 +32,8 @@ std::tuple<Tensor, Tensor> add_rms_norm_bwd(const Tensor& dy, std::optional<Tens
                                             std::optional<Tensor> weight, Tensor rstd, bool need_dx,
                                             bool need_dweight) {
   check_bwd(dy, d_new_residual, new_residual, weight, rstd);
-  return rms::backward<true>(dy, d_new_residual, new_residual, weight, rstd, need_dx, need_dweight);
+  return rms::backward<true>(dy, d_new_residual, new_residual, weight, rstd, need_dx, need_dweight,
+                             0);
 }
 
 }  // namespace

@@ -9,10 +9,12 @@ namespace fuseline::rms_norm {
 
 constexpr NormArgs kArgs{"rms_norm"};
 
-// Refuses what the kernels cannot read; `weight` comes back contiguous.
-inline void check_x_weight(const Tensor& x, std::optional<Tensor>& weight) {
+// Refuses what the kernels cannot read, and an offset of no weight; `weight` comes back contiguous.
+inline void check_x_weight(const Tensor& x, std::optional<Tensor>& weight, double weight_offset) {
   kArgs.check_rows(x);
   kArgs.check_weight(weight, x);
+  STD_TORCH_CHECK(weight || weight_offset == 0, "rms_norm: weight_offset is ", weight_offset,
+                  ", expected 0 without a weight");
 }
 
 // The same; `rstd` comes back contiguous.

@@ -1,5 +1,5 @@
 // RMSNorm as ATen calls it (_fused_rms_norm and its backward): any number of normalised dimensions,
-// eps of the statistics' type, rstd with a one in place of each.
+// eps of the statistics' type, rstd with a one in place of each, nothing added to the weight.
 #pragma once
 
 #include "fuseline/core/cpp/takeover.h"
@@ -63,7 +63,8 @@ struct Aten {
                              ? std::numeric_limits<double>::epsilon()
                              : std::numeric_limits<float>::epsilon();
     Tensor rstd = input;
-    Tensor y = Fwd(joined(input, count), joined(weight, count), eps.value_or(least), &rstd, count);
+    Tensor y =
+        Fwd(joined(input, count), joined(weight, count), eps.value_or(least), 0, &rstd, count);
     fwd_calls.fetch_add(1, std::memory_order_relaxed);
     return {like(y, input, count), rstd};
   }
@@ -76,7 +77,7 @@ struct Aten {
     const size_t count = shape.size();
     const bool need_dx = mask.at(0), need_dweight = mask.at(1) && weight;
     auto [dx, dweight] = Bwd(joined(dy, count), joined(input, count), joined(weight, count), rstd,
-                             need_dx, need_dweight);
+                             need_dx, need_dweight, 0);
     bwd_calls.fetch_add(1, std::memory_order_relaxed);
     return {need_dx ? like(dx, input, count) : undefined(),
             need_dweight ? like(dweight, *weight, count) : undefined()};

@@ -16,31 +16,33 @@ const rms::Kernels& kernels() {
 }
 
 // Makes y and, where there is a place for it, rstd (allocate_rstd says what `ones` are).
-Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, Tensor* rstd,
-               size_t ones = 0) {
-  check_x_weight(x, weight);
+Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, double weight_offset,
+               Tensor* rstd, size_t ones = 0) {
+  check_x_weight(x, weight, weight_offset);
   Tensor y = allocate_like(x);
   if (rstd) *rstd = allocate_rstd(x, ones);
-  rms::forward(kernels(), x, nullptr, weight, eps, nullptr, y, rstd);
+  rms::forward(kernels(), x, nullptr, weight, eps, nullptr, y, rstd, weight_offset);
   return y;
 }
 
-Tensor rms_norm(const Tensor& x, std::optional<Tensor> weight, double eps) {
-  return forward(x, std::move(weight), eps, nullptr);
+Tensor rms_norm(const Tensor& x, std::optional<Tensor> weight, double eps, double weight_offset) {
+  return forward(x, std::move(weight), eps, weight_offset, nullptr);
 }
 
-std::tuple<Tensor, Tensor> rms_norm_fwd(const Tensor& x, std::optional<Tensor> weight, double eps) {
+std::tuple<Tensor, Tensor> rms_norm_fwd(const Tensor& x, std::optional<Tensor> weight, double eps,
+                                        double weight_offset) {
   Tensor rstd = x;
-  Tensor y = forward(x, std::move(weight), eps, &rstd);
+  Tensor y = forward(x, std::move(weight), eps, weight_offset, &rstd);
   return {y, rstd};
 }
 
 std::tuple<Tensor, Tensor> rms_norm_bwd(const Tensor& dy, const Tensor& x,
                                         std::optional<Tensor> weight, Tensor rstd, bool need_dx,
-                                        bool need_dweight) {
-  check_x_weight(x, weight);
+                                        bool need_dweight, double weight_offset) {
+  check_x_weight(x, weight, weight_offset);
   check_dy_rstd(dy, x, rstd);
-  return rms::backward(kernels(), dy, std::nullopt, x, weight, rstd, need_dx, need_dweight);
+  return rms::backward(kernels(), dy, std::nullopt, x, weight, rstd, need_dx, need_dweight,
+                       weight_offset);
 }
 
 using OnCpu = Aten<&forward, &rms_norm_bwd>;

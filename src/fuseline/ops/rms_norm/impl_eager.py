@@ -6,10 +6,20 @@ import torch
 from torch import Tensor
 
 
-def rms_norm(x: Tensor, weight: Optional[Tensor], eps: float) -> Tensor:  # noqa: UP045 (TorchScript)
-    """y = x * rsqrt(mean(x^2) + eps) * weight, fp32 inside for half types; y has x's dtype."""
+def rms_norm(
+    x: Tensor,
+    weight: Optional[Tensor],  # noqa: UP045 (TorchScript)
+    eps: float,
+    weight_offset: float = 0.0,
+) -> Tensor:
+    """y = x * rsqrt(mean(x^2) + eps) * (weight_offset + weight), fp32 inside for half types.
+
+    y has x's dtype.
+    """
     h = x if x.dtype == torch.float64 else x.to(torch.float32)
     y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
     if weight is not None:
+        if weight_offset != 0.0:
+            weight = weight_offset + weight.to(h.dtype)
         y = y * weight
     return y.to(x.dtype)

@@ -1,4 +1,4 @@
-"""RMSNorm in Triton: y = x * rsqrt(mean(x^2) + eps) * weight over the last dimension.
+"""RMSNorm in Triton: y = x * rsqrt(mean(x^2) + eps) * (OFFSET + weight) over the last dimension.
 
 Rows that fit the registers of one program are read once; longer rows in blocks, twice.
 A row's result depends on its own length and type only, never on how many rows there are.
@@ -27,6 +27,7 @@ from fuseline.primitives.triton.rms import (
     in_range,
     inverse_sqrt,
     partial_rows,
+    plus,
     second_look,
     sum_dweight_long,
 )
@@ -42,6 +43,7 @@ _BWD_COUNTS = ["n_rows", "n_cols", "x_stride", "dy_stride"]
 def _fwd_kernel(
     x_ptr, w_ptr, y_ptr, rstd_ptr, n_rows, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WEIGHT_FIRST: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):  # fmt: skip
     """Owns ROWS whole rows: reads x and the weight once, writes y and rstd."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
@@ -69,7 +71,7 @@ def _fwd_kernel(
     if w_ptr is not None:
         if not WEIGHT_FIRST:
             w = tl.load(w_ptr + cols, cols < width, other=0.0, eviction_policy="evict_last").to(acc)
-        y *= w[None, :]
+        y *= plus(w, OFFSET)[None, :]
     y_ptrs = y_ptr + rows[:, None] * width + cols[None, :]
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask & good[:, None])
     if rstd_ptr is not None:
@@ -78,14 +80,14 @@ def _fwd_kernel(
     if tl.sum(again.to(tl.int32), 0) > 0:
         second_look(
             x_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, x_stride, eps,
-            VEC, ROWS, max(BLOCK // 4, 1),
+            VEC, ROWS, max(BLOCK // 4, 1), OFFSET,
         )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_FWD_COUNTS[1:])
 def _fwd_long_kernel(
     x_ptr, w_ptr, y_ptr, rstd_ptr, n_cols, x_stride, eps_high, eps_low,
-    VEC: tl.constexpr, BLOCK: tl.constexpr,
+    VEC: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
@@ -113,14 +115,15 @@ def _fwd_long_kernel(
             x = tl.load(x_row + cols, mask, other=0.0, eviction_policy="evict_first").to(acc)
             y = x * rstd
             if w_ptr is not None:
-                y *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+                w = tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+                y *= plus(w, OFFSET)
             tl.store(y_ptr + row * width + cols, y.to(y_ptr.dtype.element_ty), mask)
     else:
         rows = row + tl.arange(0, 1)
         means = mean + tl.zeros((1,), acc)
         second_look(
             x_ptr, w_ptr, y_ptr, rstd_ptr, rows, rows >= 0, means, n_cols, x_stride, eps,
-            VEC, 1, BLOCK // 4,
+            VEC, 1, BLOCK // 4, OFFSET,
         )  # fmt: skip
 
 
@@ -128,6 +131,7 @@ def _fwd_long_kernel(
 def _bwd_kernel(
     dy_ptr, x_ptr, w_ptr, rstd_ptr, dx_ptr, partial_ptr, n_rows, n_cols, dy_stride, x_stride,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):  # fmt: skip
     """Owns every n-th tile of ROWS whole rows: reads dy, x, rstd once, writes dx.
 
@@ -137,7 +141,7 @@ def _bwd_kernel(
     width = n_cols // VEC * VEC
     cols = tl.arange(0, BLOCK)
     if w_ptr is not None and dx_ptr is not None:
-        w = tl.load(w_ptr + cols, cols < width, other=0.0).to(acc)
+        w = plus(tl.load(w_ptr + cols, cols < width, other=0.0).to(acc), OFFSET)
     dw = tl.zeros((ROWS, BLOCK), acc)
     turn = tl.zeros((ROWS, BLOCK), acc)
     tiles = (n_rows + ROWS - 1) // ROWS
@@ -171,7 +175,7 @@ def _bwd_kernel(
 @triton.jit(do_not_specialize=_BWD_COUNTS[1:])
 def _dx_long_kernel(
     dy_ptr, x_ptr, w_ptr, rstd_ptr, dx_ptr, n_cols, dy_stride, x_stride,
-    VEC: tl.constexpr, BLOCK: tl.constexpr,
+    VEC: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
     """Owns one row: reads dy and x twice, the second time backwards, writes dx."""
     acc: tl.constexpr = rstd_ptr.dtype.element_ty
@@ -189,7 +193,8 @@ def _dx_long_kernel(
             dy = tl.load(dy_row + cols, mask, other=0.0).to(acc)
             xhat = tl.load(x_row + cols, mask, other=0.0).to(acc) * rstd
             if w_ptr is not None:
-                dy *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+                w = tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+                dy *= plus(w, OFFSET)
             dots += dy * xhat
         total += dots
     c = (tl.sum(total, 0) / n_cols).to(acc)
@@ -200,7 +205,8 @@ def _dx_long_kernel(
         dy = tl.load(dy_row + cols, mask, other=0.0, eviction_policy="evict_first").to(acc)
         x = tl.load(x_row + cols, mask, other=0.0, eviction_policy="evict_first").to(acc)
         if w_ptr is not None:
-            dy *= tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+            w = tl.load(w_ptr + cols, mask, other=0.0, eviction_policy="evict_last").to(acc)
+            dy *= plus(w, OFFSET)
         dx = (dy - x * rstd * c) * rstd
         tl.store(dx_ptr + row * width + cols, dx.to(dx_ptr.dtype.element_ty), mask)
 
@@ -267,15 +273,16 @@ def _forward(
     y: torch.Tensor,
     rstd: torch.Tensor | None,
     eps: float,
+    weight_offset: float,
     tile: Tile | None,
-) -> tuple[Any, Grid, tuple[Any, ...], dict[str, int]]:
+) -> tuple[Any, Grid, tuple[Any, ...], dict[str, Any]]:
     """The forward's launch: kernel, grid, arguments, meta."""
     n_rows, n_cols = x.shape
     if tile is None:
         tile = table(x.device).tile("fwd", x.element_size(), n_cols)
     stride = x.stride(0)
     counts: tuple[int, ...] = (n_cols, stride, *halves(float(eps)))
-    meta = {"VEC": vec(x, n_cols, stride)}
+    meta: dict[str, Any] = {"VEC": vec(x, n_cols, stride), "OFFSET": weight_offset}
     if n_cols > tile.size:
         meta |= {"BLOCK": tile.size, "num_warps": tile.warps}
         return _fwd_long_kernel, (n_rows,), (x, weight, y, rstd, *counts), meta
@@ -289,12 +296,14 @@ def fwd(
     weight: torch.Tensor | None,
     eps: float,
     save_rstd: bool,
+    weight_offset: float = 0.0,
     wrap: Wrap | None = None,
     tile: Tile | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """y of x's shape and dtype, and rstd (rows,) in fp32 (fp64 for fp64 x) if `save_rstd`.
 
-    x: (rows, n_cols), last stride 1, any row stride. weight: (n_cols,), contiguous.
+    x: (rows, n_cols), last stride 1, any row stride. weight: (n_cols,), contiguous;
+    each `weight_offset` is a kernel of its own.
     `wrap` is applied to each kernel before its launch; without it the kernel runs at once.
     `tile` stands for the one of the device's table.
     """
@@ -303,7 +312,7 @@ def fwd(
     rstd = x.new_empty((n_rows,), dtype=statistics_dtype(x)) if save_rstd else None
     if n_rows == 0:
         return y, rstd
-    launch(*_forward(x, weight, y, rstd, eps, tile), wrap)
+    launch(*_forward(x, weight, y, rstd, eps, weight_offset, tile), wrap)
     return y, rstd
 
 
@@ -313,23 +322,28 @@ _AGAIN: dict[tuple[Any, ...], Callable[..., bool]] = {}
 _MOST = 4096
 
 
-def _call(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> tuple[Any, ...]:
+def _call(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, weight_offset: float
+) -> tuple[Any, ...]:
     if weight is None:
-        return x.shape, x.dtype, x.get_device(), eps
+        return x.shape, x.dtype, x.get_device(), eps, weight_offset
     device = weight.get_device()
-    return x.shape, x.dtype, x.get_device(), eps, weight.shape, weight.dtype, device
+    numbers = eps, weight_offset
+    return x.shape, x.dtype, x.get_device(), *numbers, weight.shape, weight.dtype, device
 
 
 def _plain(t: torch.Tensor) -> bool:
     return t.is_contiguous() and not t.is_neg()
 
 
-def again(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor | None:
+def again(
+    x: torch.Tensor, weight: torch.Tensor | None, eps: float, weight_offset: float = 0.0
+) -> torch.Tensor | None:
     """y without rstd, if such a call has run before and can be repeated as it was; else None.
 
     Nothing is checked but that it is such a call: what ran was right.
     """
-    repeat = _AGAIN.get(_call(x, weight, eps))
+    repeat = _AGAIN.get(_call(x, weight, eps, weight_offset))
     if repeat is None or not _plain(x):
         return None
     y = torch.empty_like(x)
@@ -343,16 +357,22 @@ def again(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Ten
     return y
 
 
-def remember(x: torch.Tensor, weight: torch.Tensor | None, y: torch.Tensor, eps: float) -> None:
+def remember(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    y: torch.Tensor,
+    eps: float,
+    weight_offset: float,
+) -> None:
     """Have `again` repeat a call that has run just now, if it can."""
     if not x.is_cuda or x.numel() == 0 or not _plain(x) or not (weight is None or _plain(weight)):
         return
     rows = x.view(-1, x.shape[-1])
-    repeat = ready(*_forward(rows, weight, y, None, eps, None))
+    repeat = ready(*_forward(rows, weight, y, None, eps, weight_offset, None))
     if repeat is not None:
         if len(_AGAIN) >= _MOST:
             _AGAIN.clear()
-        _AGAIN[_call(x, weight, eps)] = repeat
+        _AGAIN[_call(x, weight, eps, weight_offset)] = repeat
 
 
 def bwd(
@@ -362,13 +382,15 @@ def bwd(
     rstd: torch.Tensor,
     need_dx: bool,
     need_dweight: bool,
+    weight_offset: float = 0.0,
     wrap: Wrap | None = None,
     tile: Tile | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """dx of x's shape and dtype, dweight of weight's, each None unless needed; deterministic.
 
     dx = rstd * (dy * w - xhat * mean(dy * w * xhat)), dweight = sum over rows of dy * xhat,
-    xhat = x * rstd. dy, x: (rows, n_cols), one dtype, last stride 1, any row stride.
+    xhat = x * rstd, w = weight_offset + weight. dy, x: (rows, n_cols), one dtype, last
+    stride 1, any row stride.
     """
     n_rows, n_cols = x.shape
     need_dweight = need_dweight and weight is not None
@@ -380,7 +402,7 @@ def bwd(
     if need_dweight:
         partial = x.new_empty((n_partials, n_cols), dtype=statistics_dtype(x))
     counts = (n_cols, dy.stride(0), x.stride(0))
-    meta = {"VEC": vec(x, *counts)}
+    meta: dict[str, Any] = {"VEC": vec(x, *counts), "OFFSET": weight_offset}
     tensors = (dy, x, weight, rstd, dx)
     if n_rows > 0 and n_cols <= tile.size and (need_dx or need_dweight):
         meta |= whole_meta(n_cols, tile.size, tile.warps) | {"STAGES": tile.stages}

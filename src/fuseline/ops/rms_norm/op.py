@@ -34,28 +34,36 @@ _EPS = arguments.EPS
 
 
 def rms_norm(
-    x: Tensor, weight: Tensor | None = None, eps: float | None = None, impl: str = "auto"
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float | None = None,
+    impl: str = "auto",
+    *,
+    weight_offset: float = 0.0,
 ) -> Tensor:
     """Root-mean-square norm over the last dimension.
 
-    y = x * rsqrt(mean(x^2) + eps) * weight
+    y = x * rsqrt(mean(x^2) + eps) * (weight_offset + weight)
 
     x       (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless
             the last stride is 1 and the leading dimensions collapse to one row stride.
-    weight  (N,), of x's dtype or float32; None: 1.
+    weight  (N,), of x's dtype or float32; None: all is multiplied by 1.
     eps     not negative; None: torch.finfo(x.dtype).eps.
     impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: where squares
             leave the range of float32 it gives 0 or Inf).
+    weight_offset  finite; 1.0 for weights that are learned around 0, as Gemma's. Other than 0 it
+            needs a weight.
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. Saved for backward: x, weight, rstd. Deterministic, gradients included.
-    Raises TypeError (dtype), ValueError (shape, device, eps, impl) or RuntimeError (an
-    implementation that cannot run here) before anything is launched.
+    Raises TypeError (dtype), ValueError (shape, device, eps, impl, weight_offset) or RuntimeError
+    (an implementation that cannot run here) before anything is launched.
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
     if is_compiling():
         eps = validate(x, weight, eps)
-        y: Tensor = SELECTOR.traced(impl, x.device.type)(x, weight, eps)
+        offset = arguments.require_weight_offset("rms_norm", weight_offset, weight)
+        y: Tensor = SELECTOR.traced(impl, x.device.type)(x, weight, eps, offset)
         return y
     try:
         if eps is None:
@@ -64,61 +72,81 @@ def rms_norm(
             eps = validate(x, weight, eps)
         # Two attributes cost a fifth of `x.device.type`.
         device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
-        y = SELECTOR.calls[impl, device_type](x, weight, eps)
+        if weight_offset == 0.0:
+            y = SELECTOR.calls[impl, device_type](x, weight, eps)
+        else:
+            offset = arguments.require_weight_offset("rms_norm", weight_offset, weight)
+            y = SELECTOR.calls[impl, device_type](x, weight, eps, offset)
     except Exception:
         if has_torch_function((x, weight)):  # torch.fx's proxies
-            return handle_torch_function(rms_norm, (x, weight), x, weight, eps, impl)
-        validate(x, weight, eps)  # a good call pays nothing for the friendly message
+            return handle_torch_function(
+                rms_norm, (x, weight), x, weight, eps, impl, weight_offset=weight_offset
+            )
+        validate(x, weight, eps, weight_offset)  # a good call pays nothing for the friendly message
         raise
     return y
 
 
-def validate(x: Tensor, weight: Tensor | None, eps: float | None) -> float:
+def validate(
+    x: Tensor, weight: Tensor | None, eps: float | None, weight_offset: float = 0.0
+) -> float:
     """Refuses what no implementation takes, naming the argument; returns eps."""
     arguments.require_rows("rms_norm", x)
     arguments.require_weight("rms_norm", weight, x)
+    arguments.require_weight_offset("rms_norm", weight_offset, weight)
     return arguments.require_eps("rms_norm", eps, x)
 
 
-def _validate_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor) -> None:
-    validate(x, weight, None)
+def _validate_bwd(
+    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, weight_offset: float
+) -> None:
+    validate(x, weight, None, weight_offset)
     arguments.require_exactly("rms_norm", "dy", dy, x.shape, x.dtype, x.device)
     arguments.require_exactly("rms_norm", "rstd", rstd, x.shape[:-1], statistics_dtype(x), x.device)
 
 
-def _fake(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    validate(x, weight, None)
+def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
+    validate(x, weight, None, weight_offset)
     return x.new_empty(x.shape)
 
 
-def _fake_fwd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    return _fake(x, weight, eps), x.new_empty(x.shape[:-1], dtype=statistics_dtype(x))
+def _fake_fwd(
+    x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    y = _fake(x, weight, eps, weight_offset)
+    return y, x.new_empty(x.shape[:-1], dtype=statistics_dtype(x))
 
 
 def _fake_bwd(
-    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, need_dx: bool, need_dweight: bool
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    rstd: Tensor,
+    need_dx: bool,
+    need_dweight: bool,
+    weight_offset: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    _validate_bwd(dy, x, weight, rstd)
+    _validate_bwd(dy, x, weight, rstd, weight_offset)
     dx = x.new_empty(x.shape if need_dx else (0,))
     if need_dweight and weight is not None:
         return dx, weight.new_empty(weight.shape)
     return dx, x.new_empty((0,))
 
 
-def decomposed(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+def decomposed(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
-    validate(x, weight, None)
-    return normalised(x, weight, eps)
+    validate(x, weight, None, weight_offset)
+    return normalised(x, weight, eps, weight_offset)
 
 
 def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
     class RMSNorm(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+        def forward(ctx: Any, x: Tensor, weight: Tensor | None, *numbers: float) -> Tensor:
             y: Tensor
-            y, rstd = fwd(x, weight, eps)
+            y, rstd = fwd(x, weight, *numbers)
             ctx.save_for_backward(x, weight, rstd)
-            ctx.eps = eps
+            ctx.numbers = numbers  # eps and, unless it is 0, weight_offset
             return y
 
         @staticmethod
@@ -126,33 +154,45 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
             x, weight, rstd = ctx.saved_tensors
             if contract.wants_graph((dy, x, weight)):
                 return contract.differentiable_backward(
-                    decomposed, (x, weight, ctx.eps), ctx.needs_input_grad, dy
+                    decomposed, (x, weight, *ctx.numbers), ctx.needs_input_grad, dy
                 )
-            need_dx, need_dweight, _ = ctx.needs_input_grad
-            dx, dweight = bwd(dy, x, weight, rstd, need_dx, need_dweight)
-            return dx if need_dx else None, dweight if need_dweight else None, None
+            need_dx, need_dweight, *_ = ctx.needs_input_grad
+            dx, dweight = bwd(dy, x, weight, rstd, need_dx, need_dweight, *ctx.numbers[1:])
+            return dx if need_dx else None, dweight if need_dweight else None, None, None
 
     return RMSNorm
 
 
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
-    def rule(info: Any, in_dims: Any, x: Tensor, weight: Tensor | None, eps: float) -> Any:
-        x_dim, weight_dim, _ = in_dims
+    def rule(
+        info: Any,
+        in_dims: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        eps: float,
+        weight_offset: float = 0.0,
+    ) -> Any:
+        x_dim, weight_dim, *_ = in_dims
         if info.batch_size:
-            validate(one(x, x_dim), None if weight is None else one(weight, weight_dim), None)
+            one_weight = None if weight is None else one(weight, weight_dim)
+            validate(one(x, x_dim), one_weight, None, weight_offset)
         x = in_front(x, x_dim, info.batch_size)
         if weight is None or weight_dim is None:
-            return op(x, weight, eps), 0
-        return normalised(x, weight_in_front(weight, weight_dim, x.dim()), eps), 0
+            return op(x, weight, eps, weight_offset), 0
+        weight = weight_in_front(weight, weight_dim, x.dim())
+        return normalised(x, weight, eps, weight_offset), 0
 
     return rule
 
 
 CONTRACT = contract.Contract(
     name="rms_norm",
-    args="Tensor x, Tensor? weight, float eps",
+    args="Tensor x, Tensor? weight, float eps, float weight_offset=0.0",
     fwd_returns="(Tensor, Tensor)",
-    bwd_args=("Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool need_dx, bool need_dweight"),
+    bwd_args=(
+        "Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool need_dx, bool need_dweight, "
+        "float weight_offset=0.0"
+    ),
     bwd_returns="(Tensor, Tensor)",
     fake=_fake,
     fake_fwd=_fake_fwd,
@@ -175,27 +215,36 @@ def _triton_run(
     x: Tensor,
     weight: Tensor | None,
     eps: float,
+    weight_offset: float = 0.0,
     wrap: Callable[[Any], Any] | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
     impl, usual = _triton(), wrap is None and tile is None
     if usual:
-        like_before: Tensor | None = impl.again(x, weight, eps)
+        like_before: Tensor | None = impl.again(x, weight, eps, weight_offset)
         if like_before is not None:
             return like_before
-    validate(x, weight, None)
+    validate(x, weight, None, weight_offset)
     rows, scale = as_rows(x), dense(weight)
-    y: Tensor = impl.fwd(rows, scale, eps, save_rstd=False, wrap=wrap, tile=tile)[0]
+    y: Tensor = impl.fwd(
+        rows, scale, eps, save_rstd=False, weight_offset=weight_offset, wrap=wrap, tile=tile
+    )[0]
     if usual:
-        impl.remember(x, weight, y, eps)
+        impl.remember(x, weight, y, eps, weight_offset)
     return y.view(x.shape)
 
 
 def _triton_fwd(
-    x: Tensor, weight: Tensor | None, eps: float, wrap: Callable[[Any], Any] | None = None
+    x: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    weight_offset: float = 0.0,
+    wrap: Callable[[Any], Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    validate(x, weight, None)
-    y, rstd = _triton().fwd(as_rows(x), dense(weight), eps, save_rstd=True, wrap=wrap)
+    validate(x, weight, None, weight_offset)
+    y, rstd = _triton().fwd(
+        as_rows(x), dense(weight), eps, save_rstd=True, weight_offset=weight_offset, wrap=wrap
+    )
     return y.view(x.shape), rstd.view(x.shape[:-1])
 
 
@@ -206,13 +255,16 @@ def _triton_bwd(
     rstd: Tensor,
     need_dx: bool,
     need_dweight: bool,
+    weight_offset: float = 0.0,
     wrap: Callable[[Any], Any] | None = None,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
-    _validate_bwd(dy, x, weight, rstd)
+    _validate_bwd(dy, x, weight, rstd, weight_offset)
     need_dweight = need_dweight and weight is not None
     rows = (as_rows(dy), as_rows(x), dense(weight), rstd.reshape(-1))
-    dx, dweight = _triton().bwd(*rows, need_dx, need_dweight, wrap=wrap, tile=tile)
+    dx, dweight = _triton().bwd(
+        *rows, need_dx, need_dweight, weight_offset=weight_offset, wrap=wrap, tile=tile
+    )
     return (
         x.new_empty((0,)) if dx is None else dx.view(x.shape),
         x.new_empty((0,)) if dweight is None else dweight,
@@ -229,18 +281,18 @@ def triton_with(tile: Tile) -> Callable[..., Tensor]:
     """RMSNorm in Triton with a tile of one's own: for the forward; with grad, the backward."""
     differentiable = _function(_triton_fwd, partial(_triton_bwd, tile=tile))
 
-    def call(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
         if torch.is_grad_enabled():
-            y: Tensor = differentiable.apply(x, weight, eps)
+            y: Tensor = differentiable.apply(x, weight, eps, weight_offset)
             return y
-        return _triton_run(x, weight, eps, tile=tile)
+        return _triton_run(x, weight, eps, weight_offset, tile=tile)
 
     return call
 
 
-def _eager(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    validate(x, weight, eps)
-    return impl_eager.rms_norm(x, weight, eps).contiguous()
+def _eager(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
+    validate(x, weight, eps, weight_offset)
+    return impl_eager.rms_norm(x, weight, eps, weight_offset).contiguous()
 
 
 _TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)

@@ -14,6 +14,7 @@ from fuseline.core.arguments import DTYPES
 from fuseline.core.spec import Case, Cost, Direction, Implementation, Inputs, OpSpec, Tuning
 from fuseline.ops.rms_norm import impl_eager, reference
 from fuseline.ops.rms_norm.op import SELECTOR, rms_norm, triton_candidates, triton_with
+from fuseline.primitives.rms import statistics_dtype
 
 
 def _cost(inputs: Inputs, direction: Direction) -> Cost:
@@ -26,8 +27,12 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
     return Cost(2 * bytes_x + bytes_w + rstd, bytes_x + bytes_w, flops=10 * x.numel())
 
 
-def _native(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    return F.rms_norm(x, x.shape[-1:], weight, eps)
+def _native(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
+    if weight is None or weight_offset == 0.0:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    # Torch's own has no offset: the sum, then the norm, in the type of the statistics.
+    h = x.to(statistics_dtype(x))
+    return F.rms_norm(h, x.shape[-1:], weight_offset + weight.to(h.dtype), eps).to(x.dtype)
 
 
 # Few rows show what waiting costs, many what bandwidth does: the ends of the seed's suite.
@@ -57,9 +62,27 @@ _TUNING = Tuning(
     call=triton_with,
 )
 
+# Cases with an offset: rows for registers, and ones that are read twice.
+_OFFSETS = (
+    row_cases.case((5, 193), "check", offset=1.0),
+    row_cases.case((3, 1024), "check", weight="float32", offset=1.0),
+    row_cases.case((2, 40000), "check", offset=-0.25),
+)
+
+_bad = partial(row_cases.error_case, ("x",))
+_ERRORS = (
+    *row_cases.errors("x"),
+    _bad("offset_without_weight", ValueError, "weight_offset", "1.0", "0 without a weight",
+         weight=None, weight_offset=1.0),
+    _bad("offset_not_finite", ValueError, "weight_offset", "inf", "finite",
+         weight_offset=float("inf")),
+    _bad("offset_not_a_number", TypeError, "weight_offset", "Tensor", "float",
+         weight_offset=lambda d: torch.ones(8, device=d)),
+)  # fmt: skip
+
 SPEC = OpSpec(
     name="rms_norm",
-    formula="y = x * rsqrt(mean(x^2) + eps) * weight",
+    formula="y = x * rsqrt(mean(x^2) + eps) * (weight_offset + weight)",
     reference=reference.rms_norm,
     longdouble=reference.longdouble,
     implementations=(
@@ -78,10 +101,10 @@ SPEC = OpSpec(
     differentiable=("x", "weight"),
     contiguous=True,
     row_inputs=("x",),
-    cases=(*row_cases.cases("seed-rmsnorm"), row_cases.case((8, 4096, 4096), "week12")),
+    cases=(*row_cases.cases("seed-rmsnorm"), *_OFFSETS, row_cases.case((8, 4096, 4096), "week12")),
     dtypes=DTYPES,
     suite_dtypes={"week12": (torch.bfloat16,), "quick": (torch.float32, torch.bfloat16)},
     cost=_cost,
-    error_cases=row_cases.errors("x"),
+    error_cases=_ERRORS,
     tuning=_TUNING,
 )

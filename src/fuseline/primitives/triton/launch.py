@@ -41,7 +41,7 @@ class Code(NamedTuple):
 
     call: Callable[..., None]
     head: tuple[Any, ...]
-    constants: tuple[int, ...]
+    constants: tuple[Any, ...]
     nested: bool
     held: tuple[Any, ...]
 
@@ -53,7 +53,7 @@ def launch(
     kernel: Any,
     grid: Grid,
     args: tuple[Any, ...],
-    meta: Mapping[str, int],
+    meta: Mapping[str, Any],
     wrap: Wrap | None = None,
 ) -> None:
     """Run kernel[grid](*args, **meta) on the device of args[0], a tensor, and its current stream.
@@ -88,7 +88,7 @@ def launch(
 
 
 def ready(
-    kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, int]
+    kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, Any]
 ) -> Callable[..., bool] | None:
     """Return what repeats a launch on other tensors of the same kind, None if there is no such.
 
@@ -126,7 +126,7 @@ def _heard(kernel: Any) -> bool:
 
 
 def _key(
-    kernel: Any, index: int, args: tuple[Any, ...], meta: Mapping[str, int]
+    kernel: Any, index: int, args: tuple[Any, ...], meta: Mapping[str, Any]
 ) -> tuple[Any, ...]:
     """Return what Triton's specialisation sees of a launch, and the device that has the code."""
     return (id(kernel), index, *meta.values(), *map(_kind, args))
@@ -146,7 +146,7 @@ def _known_version() -> bool:
     return FIRST <= tuple(map(int, triton.__version__.split(".")[:2])) <= LAST
 
 
-def _code(kernel: Any, compiled: Any, count: int, meta: Mapping[str, int]) -> Code | None:
+def _code(kernel: Any, compiled: Any, count: int, meta: Mapping[str, Any]) -> Code | None:
     """Return a compiled kernel for direct calls, or None where it is not as we know it.
 
     count: its arguments that are not constants.

@@ -52,9 +52,15 @@ def in_range(a):
 
 
 @triton.jit
+def plus(w, OFFSET: tl.constexpr):
+    """OFFSET + w in w's own type; w itself for 0."""
+    return w if OFFSET == 0.0 else w + tl.full((), OFFSET, w.dtype)
+
+
+@triton.jit
 def second_look(
     x_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, x_stride, eps,
-    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr = 0.0,
 ):  # fmt: skip
     """Owns the rows marked `again`: reads x twice, writes y and rstd.
 
@@ -82,7 +88,8 @@ def second_look(
         x = tl.load(x_rows + cols[None, :], mask, other=0.0).to(tl.float64)
         y = x * first[:, None] * second[:, None]
         if w_ptr is not None:
-            y *= tl.load(w_ptr + cols, cols < width, other=0.0).to(tl.float64)[None, :]
+            w = tl.load(w_ptr + cols, cols < width, other=0.0).to(tl.float64)
+            y *= plus(w, OFFSET)[None, :]
         y_ptrs = y_ptr + rows[:, None] * width + cols[None, :]
         tl.store(y_ptrs, y.to(acc).to(y_ptr.dtype.element_ty), mask)
     if rstd_ptr is not None:

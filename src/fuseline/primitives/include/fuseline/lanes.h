@@ -42,8 +42,16 @@ struct f16 {
 struct bf16 {
   uint16_t bits;
 };
+struct e4m3 {
+  uint8_t bits;
+};
 // Stands for the element of an input that is not there.
 struct Absent {};
+// The element of a weight that something is added to.
+template <class W>
+struct Shifted {
+  W element;
+};
 
 template <class X>
 struct ComputeOf {
@@ -153,6 +161,21 @@ inline Lanes<uint16_t, N> from_float(const Lanes<float, N>& v, f16) {
   return __builtin_convertvector(half, Lanes<uint16_t, N>);
 }
 
+// What is larger than 448 is 448.
+template <int N>
+inline Lanes<uint8_t, N> from_float(const Lanes<float, N>& v, e4m3) {
+  const auto u = bit_cast<Lanes<uint32_t, N>>(v);
+  const auto magnitude = u & 0x7fffffff;
+  const auto capped = magnitude > 0x43e00000 ? (u & 0) + 0x43e00000 : magnitude;
+  const auto normal = (capped - 0x3c000000 + 0x7ffff + ((capped >> 20) & 1)) >> 20;
+  // Added to 2^14, whose last bit is the least subnormal, the sum is rounded by the processor.
+  const auto subnormal =
+      bit_cast<Lanes<uint32_t, N>>(bit_cast<Lanes<float, N>>(capped) + 0x1p14f) - 0x46800000;
+  const auto finite = capped < 0x3c800000 ? subnormal : normal;
+  const auto bits = (magnitude > 0x7f800000 ? (u & 0) + 0x7f : finite) | ((u >> 24) & 0x80);
+  return __builtin_convertvector(bits, Lanes<uint8_t, N>);
+}
+
 template <class C, class X>
 inline Vector<C> load(const X* p, Whole) {
   constexpr int kN = kLanes<C>;
@@ -170,7 +193,7 @@ inline Vector<C> load(const X* p, Whole) {
 template <class C, class X>
 inline void store(X* p, const Vector<C>& v, Whole) {
   constexpr int kN = kLanes<C>;
-  if constexpr (sizeof(X) == 2) {
+  if constexpr (sizeof(X) <= 2) {
     const auto bits = from_float<kN>(__builtin_convertvector(v, Lanes<float, kN>), X{});
     std::memcpy(p, &bits, sizeof(bits));
   } else {
@@ -205,13 +228,18 @@ inline void store(X* p, const Vector<C>& v, Short part) {
   for (int i = 0; i < part.columns; ++i) p[i] = buffer[i];
 }
 
-// The weight from column i on, or ones, which the compiler drops.
+// The weight from column i on, with the offset where it is Shifted, or ones, which the compiler
+// drops.
 template <class C, class W, class Part>
-inline Vector<C> load_weight(const W* w, int64_t i, Part part) {
+inline Vector<C> load_weight(const W* w, C, int64_t i, Part part) {
   return load<C>(w + i, part);
 }
+template <class C, class W, class Part>
+inline Vector<C> load_weight(const Shifted<W>* w, C offset, int64_t i, Part part) {
+  return load<C>(&w->element + i, part) + offset;
+}
 template <class C, class Part>
-inline Vector<C> load_weight(const Absent*, int64_t, Part) {
+inline Vector<C> load_weight(const Absent*, C, int64_t, Part) {
   return Vector<C>{} + 1;
 }
 

@@ -46,7 +46,8 @@ void parallel(int64_t items, int64_t elements, const F& fn) {
 // Writes y and, where there is a place for it, rstd; with a residual, new_residual as well.
 inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* residual,
                     const std::optional<Tensor>& weight, double eps, const Tensor* new_residual,
-                    const Tensor& y, const Tensor* rstd) {
+                    const Tensor& y, const Tensor* rstd, double weight_offset = 0,
+                    float scale = 1) {
   const Rows in = rows_of(x);
   if (in.n == 0 && !rstd) return;  // any number of empty rows
   ForwardArgs args{};
@@ -57,6 +58,8 @@ inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* resid
   args.n = in.n;
   args.x_stride = in.stride;
   args.eps = eps;
+  args.weight_offset = weight_offset;
+  args.scale = scale;
   std::optional<Rows> other;
   if (residual) {
     other = rows_of(*residual);
@@ -78,7 +81,8 @@ inline int64_t chunk_rows(int64_t rows) { return std::clamp<int64_t>((rows + 63)
 inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor& dy,
                                            const std::optional<Tensor>& added, const Tensor& x,
                                            const std::optional<Tensor>& weight, const Tensor& rstd,
-                                           bool need_dx, bool need_dweight) {
+                                           bool need_dx, bool need_dweight,
+                                           double weight_offset = 0) {
   need_dweight = need_dweight && weight;
   Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
   Tensor dweight = need_dweight ? allocate_like(*weight) : allocate_none(x);
@@ -107,7 +111,8 @@ inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor&
                           n,
                           dys.stride,
                           addends ? addends->stride : 0,
-                          xs.stride};
+                          xs.stride,
+                          weight_offset};
   const BackwardRows rows = pick(kernels.backward, x, weight);
   parallel(chunks, chunk * n, [&](int64_t first, int64_t last) {
     for (int64_t c = first; c < last; ++c) {

@@ -40,7 +40,8 @@ auto for_dtype(ScalarType dtype, const F& f) {
 // Writes y and, where there is a place for it, rstd; with a residual (ADDS), new_residual as well.
 template <bool ADDS>
 void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor>& weight,
-             double eps, const Tensor* new_residual, const Tensor& y, const Tensor* rstd) {
+             double eps, double weight_offset, const Tensor* new_residual, const Tensor& y,
+             const Tensor* rstd) {
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   const Rows view = rows_of(x);
@@ -54,6 +55,7 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   p.x_stride = view.stride;
   p.n = view.n;
   p.eps = eps;
+  p.weight_offset = weight_offset;
   p.weight_type = weight_type(x, weight);
   p.sms = sm_count(device.index);
   p.stream = current_stream(device.index);
@@ -73,7 +75,8 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
 template <bool ADDS>
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor>& added,
                                     const Tensor& x, const std::optional<Tensor>& weight,
-                                    const Tensor& rstd, bool need_dx, bool need_dweight) {
+                                    const Tensor& rstd, bool need_dx, bool need_dweight,
+                                    double weight_offset) {
   need_dweight = need_dweight && weight;
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
@@ -94,6 +97,7 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor
   p.dy_stride = grad.stride;
   p.x_stride = view.stride;
   p.n = view.n;
+  p.weight_offset = weight_offset;
   p.weight_type = weight_type(x, weight);
   p.stream = current_stream(device.index);
   std::optional<Rows> addends;

@@ -1,4 +1,5 @@
-// Backward kernels of the root-mean-square norm. With xhat = x * rstd and g = dy * weight:
+// Backward kernels of the root-mean-square norm. With xhat = x * rstd and g = dy *
+// (weight_offset + weight):
 //   dx = rstd * (g - xhat * mean(g * xhat)),   dweight = sum over rows of dy * xhat.
 // If ADDS, dx has `added` added to it before it is rounded.
 // Weight gradients are summed without atomics: registers -> one partial row a block -> finish.
@@ -18,7 +19,7 @@ struct Addend<T, true> {
 };
 
 // Rows of dy and x with one stride each; dx is contiguous, partial is (blocks, n). weight may be
-// null; a null dx or partial is a gradient that nobody asked for.
+// null, weight_offset is 0 then; a null dx or partial is a gradient that nobody asked for.
 template <typename T, typename W, bool ADDS>
 struct BwdArgs : Addend<T, ADDS> {
   const T* dy;
@@ -32,6 +33,7 @@ struct BwdArgs : Addend<T, ADDS> {
   int64_t x_stride;
   int64_t n;
   Stat<T> inv_n;
+  Stat<T> weight_offset;
 };
 
 template <typename S, int VEC>
@@ -47,11 +49,11 @@ __device__ __forceinline__ Values<S, VEC> times(Values<S, VEC> a, const Values<S
   return a;
 }
 
-// g = dy * weight for one pack.
+// g for one pack.
 template <typename S, typename W, int VEC>
-__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight,
+__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight, S offset,
                                                    int64_t col) {
-  return weight ? times(dy, unpack<S>(load<W, VEC>(weight + col))) : dy;
+  return weight ? times(dy, unpack<S>(load<W, VEC>(weight + col), offset)) : dy;
 }
 
 // dx for one pack, given mean(g * xhat) of its row.
@@ -76,6 +78,22 @@ __device__ __forceinline__ Pack<T, VEC> sum_with(const BwdArgs<T, W, ADDS>& a, c
 // Tensors that have a room for each row or tile in shared memory: x, dy and what is added.
 template <bool ADDS>
 constexpr int kRooms = ADDS ? 3 : 2;
+
+// A weight that a thread keeps gets its offset when it is loaded, if it is of the statistics' type;
+// half types stay packed and get it whenever they are unpacked.
+template <typename S, typename W, int VEC>
+__device__ __forceinline__ Pack<W, VEC> keep(Pack<W, VEC> weight, S offset) {
+  if constexpr (std::is_same_v<W, S>) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) weight.v[v] += offset;
+  }
+  return weight;
+}
+template <typename S, typename W, int VEC>
+__device__ __forceinline__ Values<S, VEC> kept(const Pack<W, VEC>& weight, S offset) {
+  if constexpr (std::is_same_v<W, S>) return unpack<S>(weight);
+  return unpack<S>(weight, offset);
+}
 
 // How a block works on rows: ITEMS accesses of VEC elements a thread, rows of several warps or of
 // part of one. Shared memory holds STAGES rows, of which one is being worked on; with one stage the
@@ -192,7 +210,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int col = first + i * step;
-    weights[i] = col < n && a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
+    weights[i] =
+        col < n && a.weight ? keep(load<W, VEC>(a.weight + col), a.weight_offset) : ones<W, VEC>();
   }
   S acc[ITEMS][VEC] = {};
   int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
@@ -220,7 +239,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       if (!active || col >= n) continue;
       xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
       const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy + col));
-      g[k] = times(d, unpack<S>(weights[i]));
+      g[k] = times(d, kept<S>(weights[i], a.weight_offset));
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
         acc[i][v] += d.v[v] * xhat[k].v[v];
@@ -236,7 +255,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       if (active && col < n && a.dx) {
         if constexpr (!KEEP) {
           xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
-          g[k] = times(unpack<S>(load<T, VEC>(dy + col)), unpack<S>(weights[i]));
+          g[k] = times(unpack<S>(load<T, VEC>(dy + col)), kept<S>(weights[i], a.weight_offset));
         }
         store<T, VEC>(dx + col, sum_with(a, added + col, gradient(xhat[k], g[k], rstd, mean)));
       }
@@ -264,124 +283,6 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     write_warps<T, Shape>(acc, reinterpret_cast<S*>(shared), a.partial + part * a.n, n,
                           row_threads);
   }
-}
-
-template <typename T, typename W>
-__device__ Tiles<T> addends(const BwdArgs<T, W, true>& a) {
-  return {a.added, a.rows, a.added_stride, static_cast<int>(a.n)};
-}
-
-// Tensors whose tiles are brought.
-template <typename T, typename W, bool ADDS>
-__device__ int brought(const BwdArgs<T, W, ADDS>& a) {
-  if constexpr (ADDS) return a.added ? 3 : 2;
-  return 2;
-}
-
-// Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
-// of one row for each ROW_THREADS threads of the block (or of one row, if ROW_IS_BLOCK) and all
-// columns of them: a thread has lane, lane + row_threads, .... Reads x and dy once from memory, a
-// tile ahead of need; writes dx by element and partial rows of dweight as bwd_kernel does.
-template <typename T, typename W, typename Shape, bool ADDS>
-__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, ADDS> a, int room) {
-  using S = Stat<T>;
-  constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
-  constexpr int ROOMS = kRooms<ADDS>;
-  constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP;
-  extern __shared__ __align__(16) unsigned char rooms[];
-  __shared__ S scratch[2][kWarp];
-  __shared__ Arrival arrivals[STAGES];
-  const int row_threads = ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
-  const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
-  const int tile = blockDim.x / row_threads, n = static_cast<int>(a.n);
-  const Tiles<T> xs{a.x, a.rows, a.x_stride, n}, dys{a.dy, a.rows, a.dy_stride, n};
-  const int64_t step = static_cast<int64_t>(gridDim.x) * tile;
-  int64_t first = static_cast<int64_t>(blockIdx.x) * tile, ahead = first;
-
-  const auto bring = [&](int stage) {
-    if (ahead < a.rows) {
-      const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
-      xs.bring(rooms + ROOMS * stage * room, ahead, count, arrivals[stage]);
-      dys.bring(rooms + (ROOMS * stage + 1) * room, ahead, count, arrivals[stage]);
-      if constexpr (ADDS) {
-        if (a.added)
-          addends(a).bring(rooms + (3 * stage + 2) * room, ahead, count, arrivals[stage]);
-      }
-    }
-    ahead += step;
-  };
-  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(brought(a));
-  __syncthreads();
-  for (int stage = 0; stage < STAGES; ++stage) bring(stage);
-  S weights[ITEMS], acc[ITEMS][1] = {};
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    const int col = i * row_threads + lane;
-    weights[i] = col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) : S(1);
-  }
-  __syncthreads();
-
-  int64_t part = blockIdx.x;
-  S rstd_ahead = first + group < a.rows ? a.rstd[first + group] : S(0);
-  int stage = 0, turn = 0;
-  unsigned parity = 0;
-  for (; first < a.rows; first += step) {
-    const int64_t row = first + group;
-    const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
-    const S rstd = rstd_ahead;
-    if (row + step < a.rows) rstd_ahead = a.rstd[row + step];
-    arrivals[stage].wait(parity);
-    const T* x = xs.place(rooms + ROOMS * stage * room, first) + group * n + lane;
-    const T* dy = dys.place(rooms + (ROOMS * stage + 1) * room, first) + group * n + lane;
-    const T* added = nullptr;
-    if constexpr (ADDS) {
-      if (a.added) {
-        added = addends(a).place(rooms + (3 * stage + 2) * room, first) + group * n + lane;
-      }
-    }
-    S xhat[ITEMS], g[ITEMS], dot = 0;
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const int col = i * row_threads;
-      xhat[i] = col < cols ? to_stat(x[col]) * rstd : S(0);
-      g[i] = col < cols ? to_stat(dy[col]) : S(0);
-      acc[i][0] += g[i] * xhat[i];
-      g[i] *= weights[i];
-      dot += g[i] * xhat[i];
-      if constexpr (ADDS) {
-        // dx but for what the mean takes off it: the tile will not be there for long.
-        g[i] = fma(rstd, g[i], added && col < cols ? to_stat(added[col]) : S(0));
-      }
-    }
-    const S mean = row_sum<ROW_IS_BLOCK>(dot, row_threads, scratch[turn & 1]) * a.inv_n;
-    if constexpr (!ROW_IS_BLOCK) __syncthreads();
-    bring(stage);  // all have read this tile
-    if (a.dx) {
-      T* const dx = a.dx + row * a.n + lane;
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        const int col = i * row_threads;
-        if (col >= cols) continue;
-        dx[col] =
-            round_to<T, S>(ADDS ? g[i] - xhat[i] * (rstd * mean) : rstd * (g[i] - xhat[i] * mean));
-      }
-    }
-    stage ^= 1;
-    parity ^= stage == 0;
-    if (ROW_IS_BLOCK && a.partial && (++turn % kRowsInTurn == 0 || first + step >= a.rows)) {
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        const int col = i * row_threads + lane;
-        if (col < n) a.partial[part * a.n + col] = acc[i][0];
-        acc[i][0] = 0;
-      }
-      part += gridDim.x;
-    }
-  }
-  if (ROW_IS_BLOCK || !a.partial) return;
-  __syncthreads();
-  write_warps<T, Shape>(acc, reinterpret_cast<S*>(rooms), a.partial + part * a.n, n, row_threads);
 }
 
 }  // namespace fuseline::rms

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W,
       if (col >= a.n) break;
       const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
       const Values<S, VEC> g =
-          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.weight_offset, col);
 #pragma unroll
       for (int v = 0; v < VEC; ++v) part += g.v[v] * (px.v[v] * rstd);
     }
@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W,
   const S mean = static_cast<S>(row_sum<true>(dot, blockDim.x, scratch) / static_cast<double>(a.n));
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
-    const Values<S, VEC> g = weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, col);
+    const Values<S, VEC> g =
+        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.weight_offset, col);
     const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + col)), rstd);
     const T* added = nullptr;
     if constexpr (ADDS) added = a.added + row * a.added_stride + col;

@@ -1,5 +1,6 @@
-// Forward kernels of the root-mean-square norm: y = h * rstd * weight, rstd = 1 / sqrt(mean(h^2) +
-// eps). h is x or, if ADDS, x + residual as it is rounded to new_residual, which is written too.
+// Forward kernels of the root-mean-square norm: y = h * rstd * (weight_offset + weight), where rstd
+// = 1 / sqrt(mean(h^2) + eps). h is x or, if ADDS, x + residual as it is rounded to new_residual,
+// which is written too.
 #pragma once
 
 #include "fuseline/rms_cuda_rows.cuh"
@@ -16,7 +17,8 @@ struct Addition<T, true> {
   int64_t residual_stride;
 };
 
-// Rows of x with one stride; y is contiguous. weight and rstd may be null.
+// Rows of x with one stride; y is contiguous. weight and rstd may be null; weight_offset is 0
+// without a weight.
 template <typename T, typename W, bool ADDS>
 struct FwdArgs : Addition<T, ADDS> {
   const T* x;
@@ -28,6 +30,7 @@ struct FwdArgs : Addition<T, ADDS> {
   int64_t n;
   double eps;
   Stat<T> inv_n;
+  Stat<T> weight_offset;
 
   // The row that is normalised; a sum is there once the kernel has written it.
   __device__ const T* h(int64_t row) const {
@@ -41,10 +44,10 @@ struct FwdArgs : Addition<T, ADDS> {
 
 template <typename T, typename W, int VEC>
 __device__ __forceinline__ Pack<T, VEC> normalise(const Pack<T, VEC>& x, Stat<T> rstd,
-                                                  const Pack<W, VEC>& weight) {
+                                                  const Pack<W, VEC>& weight, Stat<T> offset) {
   using S = Stat<T>;
   Values<S, VEC> y = unpack<S>(x);
-  const Values<S, VEC> w = unpack<S>(weight);
+  const Values<S, VEC> w = unpack<S>(weight, offset);
 #pragma unroll
   for (int v = 0; v < VEC; ++v) y.v[v] = y.v[v] * rstd * w.v[v];
   return pack<T>(y);
@@ -111,7 +114,8 @@ __device__ void exact_normalise(const FwdArgs<T, W, ADDS>& a, int64_t row, int64
   if (a.rstd && first == 0) a.rstd[row] = static_cast<Stat<T>>(rstd.rstd());
 #pragma unroll 1
   for (int64_t col = first; col < a.n; col += step) {
-    const double w = a.weight ? static_cast<double>(to_stat(a.weight[col])) : 1.0;
+    const double w =
+        a.weight ? static_cast<Stat<T>>(to_stat(a.weight[col])) + a.weight_offset : Stat<T>(1);
     a.y[row * a.n + col] = round_to<T, double>(rstd.times(to_stat(x[col])) * w);
   }
 }
@@ -200,7 +204,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       weights[0] = i * step < weight_cols ? load<W, VEC>(weight + i * step) : ones<W, VEC>();
     }
     store<T, VEC>(y + i * step,
-                  normalise<T, W, VEC>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0]));
+                  normalise<T, W, VEC>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0],
+                                       a.weight_offset));
   }
 }
 
@@ -291,9 +296,9 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * kWarp;
-      if (col < cols) {
-        y[col] = round_to<T, S>(to_stat(values[i]) * rstd * static_cast<S>(to_stat(weights[i])));
-      }
+      if (col >= cols) continue;
+      const S w = static_cast<S>(to_stat(weights[i])) + a.weight_offset;
+      y[col] = round_to<T, S>(to_stat(values[i]) * rstd * w);
     }
   }
 }
@@ -348,7 +353,8 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
 #pragma unroll 4
   for (int64_t col = first; col < a.n; col += step) {
     const Pack<W, VEC> weight = a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
-    store<T, VEC>(y + col, normalise<T, W, VEC>(load<T, VEC>(h + col), rstd, weight));
+    store<T, VEC>(y + col,
+                  normalise<T, W, VEC>(load<T, VEC>(h + col), rstd, weight, a.weight_offset));
   }
 }
 

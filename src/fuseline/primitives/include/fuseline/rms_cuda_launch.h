@@ -21,6 +21,7 @@ struct FwdProblem {
   int64_t residual_stride;
   int64_t n;
   double eps;
+  double weight_offset;
   WeightType weight_type;
   int sms;
   cudaStream_t stream;
@@ -42,6 +43,7 @@ struct BwdProblem {
   int64_t n;
   int64_t blocks;
   int64_t parts;
+  double weight_offset;
   WeightType weight_type;
   cudaStream_t stream;
 };

@@ -86,6 +86,15 @@ __device__ __forceinline__ Values<S, VEC> unpack(const Pack<T, VEC>& p) {
   return out;
 }
 
+// The same of a weight, with what is added to it.
+template <typename S, typename W, int VEC>
+__device__ __forceinline__ Values<S, VEC> unpack(const Pack<W, VEC>& weight, S offset) {
+  Values<S, VEC> out = unpack<S>(weight);
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) out.v[v] += offset;
+  return out;
+}
+
 template <typename T, typename S, int VEC>
 __device__ __forceinline__ Pack<T, VEC> pack(const Values<S, VEC>& in) {
   Pack<T, VEC> p;

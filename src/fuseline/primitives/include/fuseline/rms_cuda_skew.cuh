@@ -170,7 +170,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
   const S rstd = inverse_sqrt<T>(square + eps);
   if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) packs[i] = normalise<T, W, VEC>(packs[i], rstd, weights[i]);
+  for (int i = 0; i < ITEMS; ++i)
+    packs[i] = normalise<T, W, VEC>(packs[i], rstd, weights[i], a.weight_offset);
   store_row(a.y + row * a.n, n, first, packs);
 }
 

@@ -11,8 +11,9 @@ enum class Element { f64, f32, f16, bf16 };
 constexpr int kElements = 4;
 
 // Rows of x to rows of y; those that add read residual as well and write new_residual, which is
-// what they normalise. Strides are in elements. `weight` may be null; so may `rstd`, which is
-// written in fp32 (fp64 for fp64).
+// what they normalise. Strides are in elements. What the norm is multiplied by is weight_offset +
+// weight; `weight` may be null: 1. So may `rstd`, which is written in fp32 (fp64 for fp64). y in
+// e4m3 is divided by `scale`.
 struct ForwardArgs {
   const void* x;
   const void* residual;
@@ -24,6 +25,8 @@ struct ForwardArgs {
   int64_t x_stride;
   int64_t residual_stride;
   double eps;
+  double weight_offset;
+  float scale;
 };
 
 // `weight` and `dx` may be null. Those that add write dx + added; `added` may be null as well.
@@ -38,6 +41,7 @@ struct BackwardArgs {
   int64_t dy_stride;
   int64_t added_stride;
   int64_t x_stride;
+  double weight_offset;
 };
 
 // Both take rows [first, last). `dweight`, if not null, gets the n sums over these rows.

@@ -63,11 +63,18 @@ inline double sum_row(int64_t n, const Term& term) {
   return n <= kBlock<C> ? sum_block<C>(0, n, term) : sum_blocks<C>(0, n, term);
 }
 
+// v as it is stored in Y: e4m3 has a scale.
+template <class Y, class C>
+inline Vector<C> scaled(const Vector<C>& v, C scale) {
+  if constexpr (std::is_same_v<Y, e4m3>) return v / scale;
+  return v;
+}
+
 // A row whose mean square left the normal range of C, in fp64; fp64 itself is brought back by a
 // power of two. Owns one row. Reads x (twice), weight. Writes y; returns rstd.
-template <class X, class W>
-__attribute__((noinline)) double second_look(const X* x, const W* w, X* y, int64_t n, double eps,
-                                             double largest) {
+template <class X, class W, class Y>
+__attribute__((noinline)) double second_look(const X* x, const W* w, double offset, Y* y, int64_t n,
+                                             double eps, double largest, float scale_of_y) {
   double scale = 1;
   if (sizeof(X) == sizeof(double)) scale = largest < 1 ? 0x1p600 : 0x1p-600;
   const double sum = sum_row<double>(n, [=](int64_t i, auto part) {
@@ -80,7 +87,8 @@ __attribute__((noinline)) double second_look(const X* x, const W* w, X* y, int64
   const double first = one_step ? rstd * scale : scale, second = one_step ? 1 : rstd;
   each_vector<double>(n, [=](int64_t i, auto part) {
     const auto xhat = load<double>(x + i, part) * first * second;
-    store<double>(y + i, xhat * load_weight<double>(w, i, part), part);
+    const auto v = xhat * load_weight<double>(w, offset, i, part);
+    store<double>(y + i, scaled<Y, double>(v, scale_of_y), part);
   });
   return rstd * scale;
 }
@@ -105,21 +113,22 @@ inline double add_sum_squares(const X* x, const X* residual, X* new_residual, in
   });
 }
 
-// y = h * rstd * weight, where h is x or, if kAdds, new_residual = x + residual. Owns rows
-// [first, last). Reads x, residual, weight, and h a second time from cache. Writes new_residual, y
-// and, if asked for, rstd.
-template <bool kAdds, class X, class W>
+// y = h * rstd * (weight_offset + weight), where h is x or, if kAdds, new_residual = x + residual.
+// Owns rows [first, last). Reads x, residual, weight, and h a second time from cache. Writes
+// new_residual, y and, if asked for, rstd.
+template <bool kAdds, class X, class W, class Y = X>
 void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
   constexpr bool kDouble = sizeof(C) == sizeof(double);
   constexpr double kLeast = kDouble ? 1e-280 : 1e-30, kMost = (kDouble ? DBL_MAX : FLT_MAX) / 2;
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
+  const C offset = static_cast<C>(args.weight_offset);
   for (int64_t row = first; row < last; ++row) {
     const X* x = static_cast<const X*>(args.x) + row * args.x_stride;
     const X* residual = x;
     const X* h = x;
-    X* y = static_cast<X*>(args.y) + row * n;
+    Y* y = static_cast<Y*>(args.y) + row * n;
     double sum;
     if constexpr (kAdds) {
       residual = static_cast<const X*>(args.residual) + row * args.residual_stride;
@@ -137,26 +146,29 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
         // The next row arrives while this one is written.
         __builtin_prefetch(x + args.x_stride + i);
         if (kAdds) __builtin_prefetch(residual + args.residual_stride + i);
-        store<C>(y + i, load<C>(h + i, part) * r * load_weight<C>(w, i, part), part);
+        const auto v = load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part);
+        store<C>(y + i, scaled<Y, C>(v, args.scale), part);
       });
     } else {
-      rstd = second_look(h, w, y, n, args.eps, largest);
+      rstd = second_look(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
     }
     if (args.rstd) static_cast<C*>(args.rstd)[row] = static_cast<C>(rstd);
   }
 }
 
-// dx = rstd * (dy * w - xhat * mean(dy * w * xhat)) + added, xhat = x * rstd. Owns one row. Reads
+// dx = rstd * (dy * w - xhat * mean(dy * w * xhat)) + added, xhat = x * rstd, where w is offset +
+// weight. Owns one row. Reads
 // dy, x, weight (the second time from cache), added. Writes dx.
 template <class X, class W, class A, class C>
-inline void backward_dx(const X* dy, const X* x, const W* w, const A* added, C rstd, X* dx,
-                        int64_t n) {
+inline void backward_dx(const X* dy, const X* x, const W* w, C offset, const A* added, C rstd,
+                        X* dx, int64_t n) {
   const double sum = sum_row<C>(n, [=](int64_t i, auto part) {
-    return load<C>(dy + i, part) * load_weight<C>(w, i, part) * (load<C>(x + i, part) * rstd);
+    return load<C>(dy + i, part) * load_weight<C>(w, offset, i, part) *
+           (load<C>(x + i, part) * rstd);
   });
   const C mean = static_cast<C>(sum / static_cast<double>(n));
   each_vector<C>(n, [=](int64_t i, auto part) {
-    const auto dxhat = load<C>(dy + i, part) * load_weight<C>(w, i, part);
+    const auto dxhat = load<C>(dy + i, part) * load_weight<C>(w, offset, i, part);
     const auto xhat = load<C>(x + i, part) * rstd;
     store<C>(dx + i, plus<C>((dxhat - xhat * mean) * rstd, added, i, part), part);
   });
@@ -185,6 +197,7 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
   constexpr int kGroup = 4;
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
+  const C offset = static_cast<C>(args.weight_offset);
   if (dweight) std::memset(dweight, 0, n * sizeof(double));
   for (int64_t row = first; row < last; row += kGroup) {
     const X* dy = static_cast<const X*>(args.dy) + row * args.dy_stride;
@@ -194,7 +207,7 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
     for (int64_t r = 0; args.dx && r < count; ++r) {
       const A* added = static_cast<const A*>(args.added) + (row + r) * args.added_stride;
       X* dx = static_cast<X*>(args.dx) + (row + r) * n;
-      backward_dx(dy + r * args.dy_stride, x + r * args.x_stride, w, added, rstd[r], dx, n);
+      backward_dx(dy + r * args.dy_stride, x + r * args.x_stride, w, offset, added, rstd[r], dx, n);
     }
     if (!dweight) continue;
     if (count == kGroup) {
@@ -227,14 +240,16 @@ void reduce(double* sums, int64_t chunks, int64_t n, int64_t first, int64_t last
 
 template <bool kAdds, class X, class W>
 void forward_pair(const ForwardArgs& args, int64_t first, int64_t last) {
-  args.weight ? forward<kAdds, X, W>(args, first, last)
-              : forward<kAdds, X, Absent>(args, first, last);
+  if (!args.weight) return forward<kAdds, X, Absent>(args, first, last);
+  if (args.weight_offset != 0) return forward<kAdds, X, Shifted<W>>(args, first, last);
+  forward<kAdds, X, W>(args, first, last);
 }
 
 template <class X, class A, class W>
 void backward_weighted(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
-  args.weight ? backward<X, W, A>(args, first, last, dweight)
-              : backward<X, Absent, A>(args, first, last, dweight);
+  if (!args.weight) return backward<X, Absent, A>(args, first, last, dweight);
+  if (args.weight_offset != 0) return backward<X, Shifted<W>, A>(args, first, last, dweight);
+  backward<X, W, A>(args, first, last, dweight);
 }
 
 template <bool kAdds, class X, class W>
@@ -243,6 +258,12 @@ void backward_pair(const BackwardArgs& args, int64_t first, int64_t last, double
     if (args.added) return backward_weighted<X, X, W>(args, first, last, dweight);
   }
   backward_weighted<X, Absent, W>(args, first, last, dweight);
+}
+
+template <class X, class W>
+void forward_e4m3(const ForwardArgs& args, int64_t first, int64_t last) {
+  args.weight ? forward<false, X, W, e4m3>(args, first, last)
+              : forward<false, X, Absent, e4m3>(args, first, last);
 }
 
 // Rows: x is f64, f32, f16, bf16; columns: weight is.
@@ -257,6 +278,15 @@ constexpr Kernels kKernels = {
      {nullptr, backward_pair<kAdds, f16, float>, backward_pair<kAdds, f16, f16>},
      {nullptr, backward_pair<kAdds, bf16, float>, nullptr, backward_pair<kAdds, bf16, bf16>}},
     {reduce<double>, reduce<float>, reduce<f16>, reduce<bf16>}};
+
+// The same of a y in e4m3; forward only, and no f64.
+constexpr Kernels kE4m3Kernels = {
+    {{},
+     {nullptr, forward_e4m3<float, float>},
+     {nullptr, forward_e4m3<f16, float>, forward_e4m3<f16, f16>},
+     {nullptr, forward_e4m3<bf16, float>, nullptr, forward_e4m3<bf16, bf16>}},
+    {},
+    {}};
 
 }  // namespace
 }  // namespace fuseline::rms

@@ -1,0 +1,86 @@
+"""The row of rms_norm_fp8: how to try it, what it must cost, and what it is compared with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fuseline.core import row_cases
+from fuseline.core.spec import Case, Cost, Direction, ErrorCase, Implementation, Inputs, OpSpec
+from fuseline.ops.rms_norm_fp8 import impl_eager, reference
+from fuseline.ops.rms_norm_fp8.op import DTYPES, SELECTOR, rms_norm_fp8
+
+# Of normal rows and weights it saturates few elements and makes few of them subnormal.
+_SCALE = 0.013
+
+
+def _make_inputs(
+    case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> Inputs:
+    rows = row_cases.make_inputs("x")(case, dtype, device, generator)
+    return {**rows, "scale": torch.full((1,), _SCALE, device=device)}
+
+
+def _cost(inputs: Inputs, direction: Direction) -> Cost:
+    x, weight = inputs["x"], inputs["weight"]
+    bytes_w = 0 if weight is None else weight.numel() * weight.element_size()
+    return Cost(x.numel() * x.element_size() + bytes_w + 4, x.numel(), flops=5 * x.numel())
+
+
+def _native(x: Tensor, weight: Tensor | None, scale: Tensor, eps: float) -> Tensor:
+    # Torch has no fused one: its norm in fp32, then the quantisation.
+    wide = None if weight is None else weight.float()
+    v = F.rms_norm(x.float(), x.shape[-1:], wide, eps) / scale.reshape(())
+    return v.clamp(-reference.MOST, reference.MOST).to(torch.float8_e4m3fn)
+
+
+def _with_scale(case: ErrorCase) -> ErrorCase:
+    return replace(case, make=lambda d: {"scale": torch.ones(1, device=d), **case.make(d)})
+
+
+_bad = partial(row_cases.error_case, ("x",))
+_ERRORS = (
+    _bad("double_x", TypeError, "x", "float64", "float32",
+         x=lambda d: torch.randn(3, 8, device=d, dtype=torch.float64)),
+    _bad("x_requires_grad", RuntimeError, "x requires grad", "forward only",
+         x=lambda d: torch.randn(3, 8, device=d, requires_grad=True)),
+    _bad("weight_requires_grad", RuntimeError, "weight requires grad", "forward only",
+         weight=lambda d: torch.randn(8, device=d, requires_grad=True)),
+    _bad("scale_not_a_tensor", TypeError, "scale", "float", "Tensor", scale=0.5),
+    _bad("scale_dtype", TypeError, "scale", "float16", "float32",
+         scale=lambda d: torch.ones(1, device=d).half()),
+    _bad("scale_of_two", ValueError, "scale", "(2,)", "one element",
+         scale=lambda d: torch.ones(2, device=d)),
+    _bad("scale_device", ValueError, "scale", "meta",
+         scale=lambda d: torch.ones(1, device="meta")),
+)  # fmt: skip
+
+SPEC = OpSpec(
+    name="rms_norm_fp8",
+    formula="y = x * rsqrt(mean(x^2) + eps) * weight / scale, in e4m3",
+    reference=reference.rms_norm_fp8,
+    implementations=(
+        Implementation("eager", impl_eager.rms_norm_fp8, role="eager"),
+        Implementation("native", _native, role="native"),
+        *(
+            Implementation(
+                name,
+                partial(rms_norm_fp8, impl=name),
+                unavailable=partial(SELECTOR.unavailable, name),
+            )
+            for name in ("cpu", "triton", "cuda")
+        ),
+    ),
+    make_inputs=_make_inputs,
+    contiguous=True,
+    row_inputs=("x",),
+    cases=row_cases.cases("seed-rms_norm_fp8"),
+    dtypes=DTYPES,
+    suite_dtypes={"quick": (torch.float32, torch.bfloat16)},
+    cost=_cost,
+    error_cases=tuple(map(_with_scale, (*row_cases.errors("x"), *_ERRORS))),
+)

@@ -1,0 +1,205 @@
+// Chooses the backward kernels, their blocks and the partial sums of dweight.
+#pragma once
+
+#include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/rms_cuda_bwd_long.cuh"
+#include "fuseline/rms_cuda_bwd_odd.cuh"
+#include "fuseline/rms_cuda_launch.h"
+
+namespace fuseline::rms {
+namespace {
+
+struct Long {};  // rows that no block can hold
+
+// A shape of bwd_odd_kernel, named like those of bwd_kernel.
+template <int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_>
+struct OddShape {
+  static constexpr int VEC = 1, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_, STAGES = 2;
+  static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
+  static constexpr bool MULTI_WARP = ROW_THREADS == 0;
+};
+
+// How the kernel of a shape is launched.
+struct BwdLaunch {
+  int threads, log_row_threads, groups, room, shared;
+};
+
+template <typename T, typename Shape, bool ADDS>
+BwdLaunch bwd_launch(int64_t n) {
+  const int64_t packs = ceil_div(n, Shape::VEC);
+  BwdLaunch l;
+  if constexpr (Shape::VEC == 1) {
+    l.log_row_threads = log2_at_least(Shape::ROW_THREADS);
+  } else {
+    l.log_row_threads = log2_at_least(ceil_div(packs, Shape::ITEMS));
+  }
+  l.threads = Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : Shape::MAX_THREADS;
+  l.groups = Shape::MULTI_WARP ? 1 : l.threads >> l.log_row_threads;
+  // Each stage: a room for each row, or for each tile of odd rows.
+  l.room = Shape::VEC == 1 ? room_for<T>(l.groups * n) : static_cast<int>(n * sizeof(T));
+  l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * kRooms<ADDS> * l.room;
+  if (!Shape::MULTI_WARP) {
+    const int sums = l.threads / kWarp * static_cast<int>(n * sizeof(Stat<T>));
+    l.shared = std::max(l.shared, sums);
+  }
+  return l;
+}
+
+// Calls f with the shape for rows of `packs` accesses, or with Long. Threads have few registers
+// where many of them are needed to hold a row; docs/decisions/0004 has the measurements.
+template <typename T, int VEC, bool ADDS, typename F>
+auto with_bwd_shape(int64_t n, const F& f) {
+  const auto if_it_fits = [&](auto shape) {
+    const bool fits = bwd_launch<T, decltype(shape), ADDS>(n).shared <= most_shared();
+    return fits ? f(shape) : f(Long{});
+  };
+  const int64_t packs = ceil_div(n, VEC);
+  if constexpr (VEC == 1) {
+    if (packs <= 4 * 16) return if_it_fits(OddShape<4, 16, 512, 2>{});
+    if (packs <= 9 * 16) return if_it_fits(OddShape<9, 16, 256, 2>{});
+    if (packs <= 8 * kWarp) return if_it_fits(OddShape<8, kWarp, 256, 2>{});
+    if constexpr (sizeof(T) < 8) {
+      if (packs <= 33 * kWarp) return if_it_fits(OddShape<33, kWarp, 256, 1>{});
+    }
+    if (packs <= 8 * 512) return if_it_fits(OddShape<8, 0, 512, 1>{});
+    if constexpr (sizeof(T) < 8) {
+      if (packs <= 8 * 1024) return if_it_fits(OddShape<8, 0, 1024, 1>{});
+    }
+  } else {
+    constexpr bool kHalf = sizeof(T) == 2;
+    if (packs <= 16) return if_it_fits(BwdShape<VEC, 1, false, 256, 2, 2, true>{});
+    if (packs <= 64) return if_it_fits(BwdShape<VEC, 2, false, 256, 2, 2, true>{});
+    if (packs <= 128) return if_it_fits(BwdShape<VEC, 4, false, 256, 2, 2, false>{});
+    if (packs <= 256) return if_it_fits(BwdShape<VEC, 1, true, 256, 4, 2, true>{});
+    if (packs <= 2 * 512) return if_it_fits(BwdShape<VEC, 2, true, 512, 1, 3, true>{});
+    if constexpr (kHalf) {
+      if (packs <= 2 * 1024) return if_it_fits(BwdShape<VEC, 2, true, 1024, 1, 2, false>{});
+    } else {
+      constexpr int kStages = sizeof(T) == 8 ? 2 : 1;
+      if (packs <= 4 * 512) return if_it_fits(BwdShape<VEC, 4, true, 512, 1, kStages, false>{});
+      if (packs <= 4 * 1024) return if_it_fits(BwdShape<VEC, 4, true, 1024, 1, 1, false>{});
+    }
+  }
+  return f(Long{});
+}
+
+// Below so many rows a block, starting it and adding up what it leaves costs more than it gains.
+constexpr int kLeastTurns = 5;
+
+// Blocks of a persistent grid: as many as are surely resident at once.
+template <typename Shape>
+int64_t bwd_blocks(int64_t tiles, int threads, int sms) {
+  const int64_t resident = Shape::MIN_BLOCKS * (Shape::MAX_THREADS / threads);
+  const int64_t worthwhile = std::max<int64_t>(1, tiles / (int64_t{sms} * kLeastTurns));
+  const int64_t per_sm = Shape::MULTI_WARP ? std::min(resident, worthwhile) : resident;
+  const int64_t blocks = std::max<int64_t>(1, std::min(tiles, sms * per_sm));
+  // A block of short rows writes one part, so it may not have more turns.
+  return Shape::MULTI_WARP ? blocks : std::max(blocks, ceil_div(tiles, kRowsInTurn));
+}
+
+// Column tiles of the kernels for long rows, and the blocks that share the rows of each.
+constexpr int kTileThreads = 256;
+constexpr int kTileBlocksPerSm = 4;
+template <int VEC>
+int64_t column_tiles(int64_t n) {
+  return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
+}
+
+template <typename T, int VEC, bool ADDS>
+int64_t parts_by_length(BwdProblem& p, int sms) {
+  return with_bwd_shape<T, VEC, ADDS>(p.n, [&](auto shape) -> int64_t {
+    using Shape = decltype(shape);
+    if constexpr (std::is_same_v<Shape, Long>) {
+      const int64_t most = ceil_div(sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
+      return p.blocks = std::max<int64_t>(1, std::min(p.rows, most));
+    } else {
+      const BwdLaunch l = bwd_launch<T, Shape, ADDS>(p.n);
+      const int64_t tiles = std::max<int64_t>(1, ceil_div(p.rows, l.groups));
+      p.blocks = bwd_blocks<Shape>(tiles, l.threads, sms);
+      if (!Shape::MULTI_WARP) return p.blocks;
+      // Each block writes a part every kRowsInTurn rows; the last time only those with rows left.
+      const int64_t full = (ceil_div(tiles, p.blocks) - 1) / kRowsInTurn * p.blocks;
+      return full + std::min(p.blocks, tiles - full * kRowsInTurn);
+    }
+  });
+}
+
+template <typename T, typename W, int VEC, bool ADDS>
+void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
+  const auto blocks = static_cast<unsigned>(p.blocks);
+  with_bwd_shape<T, VEC, ADDS>(a.n, [&](auto shape) {
+    using Shape = decltype(shape);
+    if constexpr (std::is_same_v<Shape, Long>) {
+      if (a.dx) {
+        bwd_long_dx_kernel<T, W, VEC, ADDS>
+            <<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
+      }
+      if (a.partial) {
+        const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
+        bwd_long_dweight_kernel<T, W, VEC, ADDS><<<grid, kTileThreads, 0, p.stream>>>(a);
+      }
+    } else {
+      const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
+      static std::atomic<uint64_t> done;
+      constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
+      if constexpr (VEC == 1) {
+        const auto kernel = bwd_odd_kernel<T, W, Shape, ADDS>;
+        prepare(kernel, kAttribute, most_shared(), done);
+        kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.room);
+      } else {
+        const auto kernel = bwd_kernel<T, W, Shape, ADDS>;
+        prepare(kernel, kAttribute, most_shared(), done);
+        kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.log_row_threads, l.room);
+      }
+    }
+  });
+}
+
+template <typename S, typename W, int WARPS>
+void bwd_finish(const BwdProblem& p) {
+  const auto tiles = static_cast<unsigned>(ceil_div(p.n, kWarp));
+  bwd_finish_kernel<S, W, WARPS><<<tiles, WARPS * kWarp, 0, p.stream>>>(
+      static_cast<const S*>(p.partial), static_cast<int>(p.rows ? p.parts : 0), p.n,
+      static_cast<W*>(p.dweight));
+}
+
+template <typename T, typename W>
+bool bwd_is_wide(const BwdProblem& p) {
+  return aligned<T>(p.x, p.x_stride) && aligned<T>(p.dy, p.dy_stride) && aligned<T>(p.dx, p.n) &&
+         aligned<T>(p.added, p.added_stride) && aligned<T>(p.weight, 0);
+}
+
+template <typename T, typename W, bool ADDS>
+int64_t parts_typed(BwdProblem& p, int sms) {
+  return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>, ADDS>(p, sms)
+                              : parts_by_length<T, 1, ADDS>(p, sms);
+}
+
+template <typename T, typename W, bool ADDS>
+void bwd_typed(const BwdProblem& p) {
+  using S = Stat<T>;
+  if (p.rows) {
+    BwdArgs<T, W, ADDS> a{{},
+                          static_cast<const T*>(p.dy),
+                          static_cast<const T*>(p.x),
+                          static_cast<const W*>(p.weight),
+                          static_cast<const S*>(p.rstd),
+                          static_cast<T*>(p.dx),
+                          static_cast<S*>(p.partial),
+                          p.rows,
+                          p.dy_stride,
+                          p.x_stride,
+                          p.n,
+                          static_cast<S>(1.0 / static_cast<double>(p.n)),
+                          static_cast<S>(p.weight_offset)};
+    if constexpr (ADDS) {
+      a.added = static_cast<const T*>(p.added);
+      a.added_stride = p.added_stride;
+    }
+    bwd_is_wide<T, W>(p) ? bwd_by_length<T, W, kVec<T>>(a, p) : bwd_by_length<T, W, 1>(a, p);
+  }
+  if (p.dweight) p.parts <= 64 ? bwd_finish<S, W, 8>(p) : bwd_finish<S, W, kWarp>(p);
+}
+
+}  // namespace
+}  // namespace fuseline::rms

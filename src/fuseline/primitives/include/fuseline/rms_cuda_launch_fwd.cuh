@@ -1,0 +1,164 @@
+// Chooses the forward kernel and its block.
+#pragma once
+
+#include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/rms_cuda_launch.h"
+#include "fuseline/rms_cuda_skew.cuh"
+
+namespace fuseline::rms {
+namespace {
+
+// Whether every access of VEC elements finds them whole; a weight wider than x by 16 bytes at most.
+template <int VEC, typename T, typename W, bool ADDS>
+bool aligned(const FwdArgs<T, W, ADDS>& a) {
+  constexpr int W_VEC = VEC < kVec<W> ? VEC : kVec<W>;
+  if constexpr (ADDS) {
+    if (!aligned<T, VEC>(a.residual, a.residual_stride)) return false;
+    if (!aligned<T, VEC>(a.new_residual, a.n)) return false;
+  }
+  return aligned<T, VEC>(a.x, a.x_stride) && aligned<T, VEC>(a.y, a.n) &&
+         aligned<W, W_VEC>(a.weight, 0);
+}
+
+template <typename T, typename W, typename Shape, bool ADDS>
+void fwd_shaped(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
+  const auto kernel = fwd_kernel<T, W, Shape, ADDS>;
+  static std::atomic<uint64_t> done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  if constexpr (Shape::ROW_IS_BLOCK) {
+    const int threads = block_for(ceil_div(a.n, Shape::VEC), Shape::ITEMS);
+    kernel<<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a);
+  } else {
+    const int64_t blocks = ceil_div(a.rows, Shape::MAX_THREADS / Shape::ROW_THREADS);
+    kernel<<<static_cast<unsigned>(blocks), Shape::MAX_THREADS, 0, stream>>>(a);
+  }
+}
+
+template <typename T, typename W, int VEC, bool ADDS>
+void fwd_long(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
+  fwd_long_kernel<T, W, VEC, ADDS><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
+}
+
+// Rows of at most a warp's threads.
+template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS>
+void fwd_short(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
+  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, 1, true>>(a, s);
+}
+
+template <typename T, typename W, bool ADDS>
+void fwd_aligned(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
+  constexpr int VEC = kVec<T>;
+  const int64_t packs = ceil_div(a.n, VEC);
+  if (packs <= 1) return fwd_short<T, W, VEC, 1, 1>(a, s);
+  if (packs <= 2) return fwd_short<T, W, VEC, 1, 2>(a, s);
+  if (packs <= 4) return fwd_short<T, W, VEC, 1, 4>(a, s);
+  if (packs <= 8) return fwd_short<T, W, VEC, 1, 8>(a, s);
+  if (packs <= 16) return fwd_short<T, W, VEC, 1, 16>(a, s);
+  if (packs <= 32) return fwd_short<T, W, VEC, 2, 16>(a, s);
+  if (packs <= 64) return fwd_short<T, W, VEC, 4, 16>(a, s);
+  if (packs <= 128) return fwd_short<T, W, VEC, 4, 32>(a, s);
+  if (packs <= 4 * 128) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
+  } else if constexpr (ADDS) {
+    // A residual takes the registers of as many packs again.
+    if (packs <= 4 * 512) {
+      fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 2, false>>(a, s);
+    } else if (packs <= 4 * kMaxBlock) {
+      fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
+    } else {
+      fwd_long<T, W, VEC>(a, s);
+    }
+  } else if (packs <= 4 * (sizeof(T) == 2 ? 256 : 512)) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 1, true>>(a, s);
+  } else if (sizeof(T) == 2 && packs <= 8 * 256) {
+    fwd_shaped<T, W, FwdShape<VEC, 8, 0, 256, 4, false>>(a, s);
+  } else if (sizeof(T) == 4 && packs <= 8 * 512) {
+    fwd_shaped<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
+  } else if (packs <= 4 * kMaxBlock) {
+    fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
+  } else if (packs <= 8 * kMaxBlock) {
+    fwd_shaped<T, W, FwdShape<VEC, 8, 0, kMaxBlock, 1, false>>(a, s);
+  } else {
+    fwd_long<T, W, VEC>(a, s);
+  }
+}
+
+// A shape of fwd_odd_kernel.
+template <int ITEMS_, int THREADS_, int MIN_BLOCKS_>
+struct FwdOddShape {
+  static constexpr int ITEMS = ITEMS_, STAGES = 2, THREADS = THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
+};
+
+template <typename T, typename W, typename Shape, bool ADDS>
+void fwd_odd_shaped(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t stream) {
+  const auto kernel = fwd_odd_kernel<T, W, Shape, ADDS>;
+  static std::atomic<uint64_t> done;
+  prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
+  constexpr int TILE = Shape::THREADS / kWarp;
+  const int room = room_for<T>(TILE * a.n), rooms = Shape::STAGES * (ADDS ? 2 : 1);
+  const int64_t blocks = std::min<int64_t>(ceil_div(a.rows, TILE), sms * Shape::MIN_BLOCKS);
+  kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, rooms * room, stream>>>(a, room);
+}
+
+template <typename T, typename W, int ITEMS, int MAX_THREADS, bool ADDS>
+void fwd_skew(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
+  const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS, ADDS>;
+  static std::atomic<uint64_t> done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  const int threads = block_for(ceil_div(a.n, kVec<T>), ITEMS);
+  kernel<<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a);
+}
+
+// Short rows that 16 bytes do not divide, by accesses of VEC elements.
+template <typename T, typename W, int VEC, bool ADDS>
+bool fwd_odd_short(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
+  const int64_t packs = ceil_div(a.n, VEC);
+  if (packs <= 5 * 16) return fwd_short<T, W, VEC, 5, 16>(a, s), true;
+  if (packs <= 9 * kWarp) return fwd_short<T, W, VEC, 9, kWarp>(a, s), true;
+  if (packs <= 17 * kWarp) return fwd_short<T, W, VEC, 17, kWarp>(a, s), true;
+  return false;
+}
+
+template <typename T, typename W, bool ADDS>
+void fwd_odd(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t s) {
+  if constexpr (sizeof(T) < 8) {
+    if (aligned<2>(a) && fwd_odd_short<T, W, 2>(a, s)) return;
+  }
+  if (fwd_odd_short<T, W, 1>(a, s)) return;
+  if constexpr (sizeof(T) < 8) {
+    if (a.n <= 33 * kWarp) return fwd_odd_shaped<T, W, FwdOddShape<33, 128, 4>>(a, sms, s);
+  }
+  const int64_t packs = ceil_div(a.n, kVec<T>);
+  if (packs <= 3 * 512) return fwd_skew<T, W, 3, 512>(a, s);
+  if (packs <= 4 * kMaxBlock) return fwd_skew<T, W, 4, kMaxBlock>(a, s);
+  fwd_long<T, W, 1>(a, s);
+}
+
+template <typename T, typename W, bool ADDS>
+cudaError_t fwd_typed(const FwdProblem& p) {
+  FwdArgs<T, W, ADDS> a{{},
+                        static_cast<const T*>(p.x),
+                        static_cast<const W*>(p.weight),
+                        static_cast<T*>(p.y),
+                        static_cast<Stat<T>*>(p.rstd),
+                        p.rows,
+                        p.x_stride,
+                        p.n,
+                        p.eps,
+                        static_cast<Stat<T>>(1.0 / static_cast<double>(p.n)),
+                        static_cast<Stat<T>>(p.weight_offset)};
+  if constexpr (ADDS) {
+    a.residual = static_cast<const T*>(p.residual);
+    a.new_residual = static_cast<T*>(p.new_residual);
+    a.residual_stride = p.residual_stride;
+  }
+  if (aligned<kVec<T>>(a)) {
+    fwd_aligned(a, p.stream);
+  } else {
+    fwd_odd(a, p.sms, p.stream);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace fuseline::rms
