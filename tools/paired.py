@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -20,16 +22,30 @@ from fuseline.ops.rms_norm import impl_eager
 Calls = Mapping[str, Callable[[], object]]
 
 
-def rounds(title: str, calls: Calls, count: int, repeats: int) -> None:
-    """Prints the median of each call and of its ratio to the first, over `count` rounds."""
+def rounds(
+    title: str,
+    calls: Calls,
+    count: int,
+    repeats: int,
+    around: Mapping[str, Callable[[], AbstractContextManager[None]]] | None = None,
+) -> None:
+    """Prints the median of each call and of its ratio to the first, over `count` rounds.
+
+    around: what a call's repetitions are done in.
+    """
     names = list(calls)
     times: dict[str, list[float]] = {name: [] for name in names}
-    for call in calls.values():
-        _us(call, repeats)
+
+    def us(name: str) -> float:
+        with (around or {}).get(name, nullcontext)():
+            return _us(calls[name], repeats)
+
+    for name in names:
+        us(name)
     for turn in range(count):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            times[name].append(_us(calls[name], repeats))
+            times[name].append(us(name))
     print(title)
     for name in names:
         pairs = zip(times[names[0]], times[name], strict=True)
@@ -52,13 +68,26 @@ def _us(call: Callable[[], object], repeats: int) -> float:
 def host(device: str) -> None:
     x = torch.randn(4, 128, 32, device=device, dtype=torch.bfloat16)
     weight = torch.randn(32, device=device, dtype=torch.bfloat16)
+    what = f"host time, (4, 128, 32) bfloat16 on {device}"
+    around = {"enabled": fuseline.enabled}
     for title, wants_grad in (("forward, no grad", False), ("forward, grad", True)):
         a, w = (t.clone().requires_grad_(wants_grad) for t in (x, weight))
-        calls = {
-            "native": lambda a=a, w=w: F.rms_norm(a, (32,), w, 1e-6),
-            "fuseline": lambda a=a, w=w: fuseline.rms_norm(a, w, 1e-6, device),
-        }
-        rounds(f"host time, (4, 128, 32) bfloat16 on {device}, {title}", calls, 41, 300)
+        native = partial(F.rms_norm, a, (32,), w, 1e-6)
+        ours = partial(fuseline.rms_norm, a, w, 1e-6, device)
+        calls = {"native": native, "fuseline": ours, "enabled": native}
+        rounds(f"{what}, {title}", calls, 41, 300, around)
+    with fuseline.enabled():
+        taken_over = native()
+    ys = {"native": native(), "fuseline": ours(), "enabled": taken_over}
+    back = {
+        name: partial(torch.autograd.grad, y, (a, w), torch.ones_like(y), retain_graph=True)
+        for name, y in ys.items()
+    }
+    rounds(f"{what}, backward", back, 41, 300, around)
+    if device == "cuda":
+        triton = partial(fuseline.rms_norm, x, weight, 1e-6, "triton")
+        calls = {"x * x": lambda: x * x, "triton": triton}
+        rounds(f"{what}, forward, no grad", calls, 41, 300)
 
 
 def cpu() -> None:

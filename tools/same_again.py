@@ -1,16 +1,18 @@
 """Measures the same cells again and again, and counts how often the comparison errs on them.
 
 python tools/same_again.py measure OUT [--reruns 20] [-- ARGUMENTS OF fuselab run]
-python tools/same_again.py judge OUT
+python tools/same_again.py judge OUT...
 
 `measure` runs the same cells so many times, each time in fresh processes and a folder of its own
 (OUT/00, OUT/01, ...), and skips what is finished. Without arguments it takes 40 cells of RMSNorm on
 a GPU, from 2 us to 2 ms: 20 reruns take ten minutes on an H200.
 
-`judge` compares every rerun with the first and with the one before it, as `fuselab compare` does,
-and counts what is called different. Then it multiplies every sample of the second side by 1.05 and
-by 1.01 and compares again: the slow-down is made, the scatter between runs is real. Exit code 1 if
-a bar is missed.
+Several GPUs of one host can share the reruns, each with an OUT of its own.
+
+`judge` compares every rerun of an OUT with its first and with the one before it, as `fuselab
+compare` does, and counts what is called different. Then it multiplies every sample of the second
+side by 1.05 and by 1.01 and compares again: the slow-down is made, the scatter between runs is
+real. Exit code 1 if a bar is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from statistics import fmean, stdev
 
@@ -228,13 +230,18 @@ def table(cells: Mapping[str, Seen]) -> list[str]:
     return lines
 
 
-def judge(out: Path) -> int:
-    runs = load(out)
-    if len(runs) < 2:
-        sys.exit(f"{out}: {len(runs)} finished reruns, expected at least 2")
-    plain, large, small = (comparisons(runs, factor) for factor in (1.0, LARGE, SMALL))
+def judge(*outs: Path) -> int:
+    each = {out: load(out) for out in outs}
+    for out, own in each.items():
+        if len(own) < 2:
+            sys.exit(f"{out}: {len(own)} finished reruns, expected at least 2")
+    runs = list(chain(*each.values()))
+    plain, large, small = (
+        list(chain(*(comparisons(own, factor) for own in each.values())))
+        for factor in (1.0, LARGE, SMALL)
+    )
     cells = seen(runs, plain, large, small)
-    arguments = json.loads(min(out.glob(f"*/{FINISHED}")).read_text())
+    arguments = json.loads(min(outs[0].glob(f"*/{FINISHED}")).read_text())
     print(f"fuselab run {' '.join(arguments)}")
     print("different: slower or faster as measured, of so many comparisons")
     print("5 %, 1 %: called slower after every sample of B was multiplied by 1.05, 1.01\n")
@@ -251,12 +258,14 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("verb", choices=["measure", "judge"])
-    parser.add_argument("out", type=Path)
+    parser.add_argument("out", type=Path, nargs="+")
     parser.add_argument("--reruns", type=int, default=RERUNS)
     options = parser.parse_args(words[:cut])
     if options.verb == "judge":
-        return judge(options.out)
-    return measure(options.out, options.reruns, words[cut + 1 :] or ARGUMENTS)
+        return judge(*options.out)
+    if len(options.out) > 1:
+        parser.error(f"measure: {len(options.out)} folders, expected one")
+    return measure(options.out[0], options.reruns, words[cut + 1 :] or ARGUMENTS)
 
 
 if __name__ == "__main__":

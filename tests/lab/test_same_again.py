@@ -107,6 +107,15 @@ def test_judge_reads_finished_reruns_without_ceilings(tmp_path: Path, capsys: An
         same_again.judge(tmp_path)
 
 
+def test_reruns_of_another_gpu_are_not_compared_with_these(tmp_path: Path, capsys: Any) -> None:
+    stored(tmp_path / "a", [[ok(100.0)], [ok(100.0)]])
+    stored(tmp_path / "b", [[ok(150.0)], [ok(150.0)]])
+    same_again.judge(tmp_path / "a", tmp_path / "b")
+    out = capsys.readouterr().out
+    assert "gate failures: 0 of 2 comparisons" in out
+    assert "4 reruns of 1 cells" in out
+
+
 def test_measure_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: Any) -> None:
     codes, started = iter([0, 1, 130, 0, 0]), []
 

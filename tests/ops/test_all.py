@@ -30,6 +30,7 @@ def test_on_cpu(name, impl):
 
 
 @pytest.mark.gpu
+@pytest.mark.timeout(1200)  # Triton compiles some hundred variants, one after another
 @pytest.mark.parametrize(("name", "impl"), CELLS)
 def test_on_cuda(name, impl):
     if not torch.cuda.is_available():

@@ -7,9 +7,7 @@ launches (a profiler's hooks), the launch is `kernel[grid]`.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -22,9 +20,6 @@ Wrap = Callable[[Any], Any]
 # Read, not run in all: 3.6.0, 3.7.0 and 3.9.0 (torch 2.10 to 2.15).
 FIRST, LAST = (3, 6), (3, 9)
 _ALIGNED = 16
-# Of shared memory: a kernel that needs no more than a reduction asks for so many percent of L1.
-_REDUCTION_BYTES, _SMALL_SHARE = 4096, 10
-_PREFERRED_SHARE = 9  # CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
 _INT32 = 1 << 31
 
 _HOOKS: Any = knobs.runtime
@@ -167,21 +162,4 @@ def _code(kernel: Any, compiled: Any, count: int, meta: Mapping[str, Any]) -> Co
         signature = (launcher.arg_annotations, launcher.kernel_signature)
         head = (*how, packed, *nobody, *scratch, *signature)
     constants = tuple(meta[name] for name in kernel.arg_names[count:])
-    _ask_for_cache(compiled)
     return Code(launcher.launch, head, constants, nested, (kernel, compiled))
-
-
-def _ask_for_cache(compiled: Any) -> None:
-    """Have a kernel that shares little run with its loads in L1.
-
-    Shared memory and L1 are one memory, and a kernel that does not say how it is to be split finds
-    it as the kernel before left it (docs/decisions/0004).
-    """
-    if compiled.metadata.shared <= _REDUCTION_BYTES:
-        function = ctypes.c_void_p(compiled.function)
-        _driver().cuFuncSetAttribute(function, _PREFERRED_SHARE, _SMALL_SHARE)
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
