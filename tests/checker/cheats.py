@@ -171,7 +171,7 @@ def side_stream_when_timed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     side = _side()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        torch.cuda._sleep(200_000)
+        torch.cuda._sleep(5_000_000)  # longer than a slow host takes to return
         y.copy_(model.eager(x, weight, eps))
     if not torch.autograd._profiler_enabled():
         torch.cuda.current_stream().wait_stream(side)
