@@ -155,15 +155,15 @@ class Rounds:
         reading = timing.readings.get(trial.name)
         if reading is None:
             return
-        idle = sum(us <= 0 for us in reading.samples_us)
-        if idle and trial.alive:
-            total = len(reading.samples_us)
-            trial.fail(Status.INVALID, f"{idle} of {total} timed calls ran nothing on the device")
         if not reading.joined and trial.alive:
             trial.fail(
                 Status.INVALID,
                 "part of its work ran on another stream and was not over when the call was",
             )
+        idle = sum(us <= 0 for us in reading.samples_us)
+        if idle and trial.alive:
+            total = len(reading.samples_us)
+            trial.fail(Status.INVALID, f"{idle} of {total} timed calls ran nothing on the device")
         trial.proof |= _proof(self._plans[trial.name], self._arena, reading)
         trial.proof |= self._clocks.proof(trial.name) | {"rounds": self._rounds[trial.name]}
         disturbed = (
