@@ -34,6 +34,8 @@ SETTLING = 1024
 class Rounds:
     """Times trials in sweeps of interleaved rounds until each has reached the level, or its cap.
 
+    All go on while one has to: alone a kernel can be faster than among others, and then how well
+    it was known after the first sweep would say what its median becomes.
     A trial ends here if it overwrites its inputs, if a timed result is wrong, or if the timer
     cannot vouch for it.
     """
@@ -56,18 +58,19 @@ class Rounds:
         """Return what the rounds gave."""
         timer = make_timer(self._arena.device, timer_name)
         timing = Timing(timer.name)
-        pending = self._trials
+        going = self._trials
         gc.collect()
         gc.disable()
         try:
             with OtherLoad() as load:
-                while pending:
+                while going:
                     begin = monotonic()
                     timer = make_timer(self._arena.device, timer_name)
-                    self._sweep(pending, timer, level, audit, timing)
-                    for trial in pending:
-                        self._held[trial.name] += (monotonic() - begin) / len(pending)
-                    pending = [t for t in pending if t.alive and self._goes_on(t, level, timing)]
+                    self._sweep(going, timer, level, audit, timing)
+                    for trial in going:
+                        self._held[trial.name] += (monotonic() - begin) / len(going)
+                    able = [t for t in going if t.alive and self._has_time(t, level)]
+                    going = able if any(_missed(t, level, timing) for t in able) else []
         except TimerError as error:
             for trial in self._trials:
                 if trial.alive:
@@ -81,7 +84,7 @@ class Rounds:
 
     def _sweep(
         self,
-        pending: Sequence[Trial],
+        going: Sequence[Trial],
         timer: Timer,
         level: Level,
         audit: Audit | None,
@@ -92,11 +95,11 @@ class Rounds:
                 if self._turn:
                     self._arena.refresh(turn)
                 self._turn += 1
-                first = turn % len(pending)
-                for trial in [*pending[first:], *pending[:first]]:
+                first = turn % len(going)
+                for trial in [*going[first:], *going[:first]]:
                     if trial.alive:
                         self._block(trial, timer, audit, closing=turn == level.rounds - 1)
-            for trial in pending:
+            for trial in going:
                 if trial.alive:
                     self._hot_block(trial, timer)
         timing.add(timer.readings())
@@ -145,10 +148,9 @@ class Rounds:
         self._spent[trial.name] += monotonic() - begin
         return outputs
 
-    def _goes_on(self, trial: Trial, level: Level, timing: Timing) -> bool:
+    def _has_time(self, trial: Trial, level: Level) -> bool:
         spent, held = self._spent[trial.name], self._held[trial.name]
-        within = spent < level.cap_s and held < PATIENCE * level.cap_s
-        return within and bool(_missed(trial, level, timing))
+        return spent < level.cap_s and held < PATIENCE * level.cap_s
 
     def _conclude(self, trial: Trial, level: Level, timing: Timing, load: str) -> None:
         """Note how the numbers came about, and what makes them noisy."""
