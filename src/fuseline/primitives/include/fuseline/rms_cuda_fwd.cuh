@@ -29,6 +29,7 @@ struct FwdArgs : Addition<T, ADDS> {
   int64_t x_stride;
   int64_t n;
   double eps;
+  Stat<T> count;  // n, and 1 / n: the processor takes long to convert and to divide
   Stat<T> inv_n;
   Stat<T> weight_offset;
 
@@ -158,14 +159,17 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   __shared__ __align__(16) S scratch[kWarp];
   __shared__ double scratch2[kWarp];
   const int row_threads = ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
-  const int lane = threadIdx.x % row_threads, step = row_threads * VEC;
-  const int64_t row = ROW_IS_BLOCK ? static_cast<int64_t>(blockIdx.x)
-                                   : static_cast<int64_t>(blockIdx.x) * (blockDim.x / row_threads) +
-                                         threadIdx.x / row_threads;
+  // No division by what only the launch knows.
+  int lane = threadIdx.x;
+  int64_t row = blockIdx.x;
+  if constexpr (!ROW_IS_BLOCK) {
+    row = row * (Shape::MAX_THREADS / Shape::ROW_THREADS) + lane / Shape::ROW_THREADS;
+    lane %= Shape::ROW_THREADS;
+  }
+  const int step = row_threads * VEC;
   const bool active = row < a.rows;
   // Of this thread: pack i is there if i * step < cols.
   const int cols = active ? static_cast<int>(a.n) - lane * VEC : 0;
-  const int weight_cols = a.weight ? cols : 0;
   const T* const x = a.x + row * a.x_stride + lane * VEC;
   const W* const weight = a.weight + lane * VEC;
   T* const y = a.y + row * a.n + lane * VEC;
@@ -178,10 +182,14 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     if (i * step < cols) packs[i] = load<T, VEC>(x + i * step);
   }
   if constexpr (Shape::WEIGHT_FIRST) {
+    if (a.weight) {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      weights[i] = ones<W, VEC>();
-      if (i * step < weight_cols) weights[i] = load<W, VEC>(weight + i * step);
+      for (int i = 0; i < ITEMS; ++i) {
+        if (i * step < cols) weights[i] = load<W, VEC>(weight + i * step);
+      }
+    } else {
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) weights[i] = ones<W, VEC>();
     }
   }
   add_residual<Shape::WEIGHT_FIRST ? ITEMS : 2>(a, row, lane * VEC, step,
@@ -190,7 +198,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) sum += square_sum(packs[i]);
   sum = row_sum<ROW_IS_BLOCK, MAX_WARPS>(sum, row_threads, scratch);
-  const S square = mean_of(sum, static_cast<S>(a.n), a.inv_n);
+  const S square = mean_of(sum, a.count, a.inv_n);
   const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
   const bool again = active && needs_second_look(largest);
   if (second_look<ROW_IS_BLOCK>(a, row, largest, again, lane, row_threads, scratch2)) return;
@@ -201,7 +209,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   for (int i = 0; i < ITEMS; ++i) {
     if (i * step >= cols) continue;
     if constexpr (!Shape::WEIGHT_FIRST) {
-      weights[0] = i * step < weight_cols ? load<W, VEC>(weight + i * step) : ones<W, VEC>();
+      weights[0] = a.weight ? load<W, VEC>(weight + i * step) : ones<W, VEC>();
     }
     store<T, VEC>(y + i * step,
                   normalise<T, W, VEC>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0],
@@ -286,7 +294,7 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
     stage ^= 1;
     parity ^= stage == 0;
 
-    const S square = mean_of(sum, static_cast<S>(a.n), a.inv_n);
+    const S square = mean_of(sum, a.count, a.inv_n);
     const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
     const bool again = row < a.rows && needs_second_look(largest);
     if (second_look<false>(a, row, largest, again, lane, kWarp, nullptr)) continue;

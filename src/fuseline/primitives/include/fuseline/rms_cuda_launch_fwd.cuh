@@ -145,6 +145,7 @@ cudaError_t fwd_typed(const FwdProblem& p) {
                         p.x_stride,
                         p.n,
                         p.eps,
+                        static_cast<Stat<T>>(p.n),
                         static_cast<Stat<T>>(1.0 / static_cast<double>(p.n)),
                         static_cast<Stat<T>>(p.weight_offset)};
   if constexpr (ADDS) {

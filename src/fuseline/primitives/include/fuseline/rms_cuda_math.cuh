@@ -169,9 +169,9 @@ __device__ __forceinline__ S lanes_sum(S v, int width) {
 }
 
 // Sum over the `row_threads` threads of each row of the block; every one of them gets it, in an
-// order that depends on their number alone. Rows of several warps (MULTI_WARP; every thread of the
-// block must call) go through `scratch`, one value a warp, which the caller alternates between
-// calls so that one barrier a call is enough. Where a block has few warps each thread adds their
+// order that depends on their number alone. A row of several warps (MULTI_WARP; it has the block to
+// itself) goes through `scratch`, one value a warp, which the caller alternates between calls so
+// that one barrier a call is enough. Where a block has few warps each thread adds their
 // values up itself, which is sooner done than by five shuffles.
 template <bool MULTI_WARP, int MAX_WARPS = kWarp, typename S>
 __device__ __forceinline__ S row_sum(S v, int row_threads, S* scratch) {
@@ -188,7 +188,7 @@ __device__ __forceinline__ S row_sum(S v, int row_threads, S* scratch) {
       for (int i = 1; i < MAX_WARPS; ++i) sum += i < warps ? scratch[i] : S(0);
       return sum;
     }
-    return lanes_sum(lane < warps ? scratch[warp / warps * warps + lane] : S(0), kWarp);
+    return lanes_sum(lane < warps ? scratch[lane] : S(0), kWarp);
   }
 }
 

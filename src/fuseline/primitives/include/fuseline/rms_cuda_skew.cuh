@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) sum += square_sum(packs[i]);
   sum = row_sum<true>(sum, blockDim.x, scratch);
-  const S square = mean_of(sum, static_cast<S>(a.n), a.inv_n);
+  const S square = mean_of(sum, a.count, a.inv_n);
   const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
   const bool again = needs_second_look(largest);
   if (second_look<true>(a, row, largest, again, threadIdx.x, blockDim.x, scratch2)) return;
