@@ -318,22 +318,22 @@ def fwd(
 
 # Calls that ran once, by all that their launch depends on but the addresses; for each shape anew,
 # so bounded.
-_AGAIN: dict[tuple[Any, ...], Callable[..., bool]] = {}
+_AGAIN: dict[tuple[Any, ...] | None, Callable[..., bool]] = {}
 _MOST = 4096
 
 
 def _call(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, weight_offset: float
-) -> tuple[Any, ...]:
+) -> tuple[Any, ...] | None:
+    """What a call is remembered under, None where it could not be repeated."""
+    if not x.is_contiguous() or x.is_neg():
+        return None
+    index = x.get_device()
     if weight is None:
-        return x.shape, x.dtype, x.get_device(), eps, weight_offset
-    device = weight.get_device()
-    numbers = eps, weight_offset
-    return x.shape, x.dtype, x.get_device(), *numbers, weight.shape, weight.dtype, device
-
-
-def _plain(t: torch.Tensor) -> bool:
-    return t.is_contiguous() and not t.is_neg()
+        return x.shape, x.dtype, index, eps, weight_offset
+    if not weight.is_contiguous() or weight.is_neg() or weight.get_device() != index:
+        return None
+    return x.shape, x.dtype, index, eps, weight_offset, weight.shape, weight.dtype
 
 
 def again(
@@ -344,14 +344,11 @@ def again(
     Nothing is checked but that it is such a call: what ran was right.
     """
     repeat = _AGAIN.get(_call(x, weight, eps, weight_offset))
-    if repeat is None or not _plain(x):
+    if repeat is None:
         return None
     y = torch.empty_like(x)
-    source, target, w = x.data_ptr(), y.data_ptr(), None
-    if weight is not None:
-        if not _plain(weight):
-            return None
-        w = weight.data_ptr()
+    source, target = x.data_ptr(), y.data_ptr()
+    w = None if weight is None else weight.data_ptr()
     if ((source | target | (w or 0)) & 15) or not repeat(source, w, target, None):
         return None
     return y
@@ -365,14 +362,15 @@ def remember(
     weight_offset: float,
 ) -> None:
     """Have `again` repeat a call that has run just now, if it can."""
-    if not x.is_cuda or x.numel() == 0 or not _plain(x) or not (weight is None or _plain(weight)):
+    call = _call(x, weight, eps, weight_offset)
+    if call is None or not x.is_cuda or x.numel() == 0:
         return
     rows = x.view(-1, x.shape[-1])
     repeat = ready(*_forward(rows, weight, y, None, eps, weight_offset, None))
     if repeat is not None:
         if len(_AGAIN) >= _MOST:
             _AGAIN.clear()
-        _AGAIN[_call(x, weight, eps, weight_offset)] = repeat
+        _AGAIN[call] = repeat
 
 
 def bwd(

@@ -207,12 +207,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   for (int s = 0; s < max(STAGES - 1, 1); ++s) copy_row();
 
   Pack<W, VEC> weights[ITEMS];
+  load_weight(a.weight, first, step, n, weights);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    const int col = first + i * step;
-    weights[i] =
-        col < n && a.weight ? keep(load<W, VEC>(a.weight + col), a.weight_offset) : ones<W, VEC>();
-  }
+  for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
   S acc[ITEMS][VEC] = {};
   int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
   int64_t part = blockIdx.x;

@@ -168,8 +168,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   }
   const int step = row_threads * VEC;
   const bool active = row < a.rows;
-  // Of this thread: pack i is there if i * step < cols.
-  const int cols = active ? static_cast<int>(a.n) - lane * VEC : 0;
+  const int n = active ? static_cast<int>(a.n) : 0;
+  const int cols = n - lane * VEC;  // of this thread: pack i is there if i * step < cols
   const T* const x = a.x + row * a.x_stride + lane * VEC;
   const W* const weight = a.weight + lane * VEC;
   T* const y = a.y + row * a.n + lane * VEC;
@@ -181,19 +181,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     packs[i] = Pack<T, VEC>{};
     if (i * step < cols) packs[i] = load<T, VEC>(x + i * step);
   }
-  if constexpr (Shape::WEIGHT_FIRST) {
-    if (a.weight) {
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        if (i * step < cols) weights[i] = load<W, VEC>(weight + i * step);
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < ITEMS; ++i) weights[i] = ones<W, VEC>();
-    }
-  }
-  add_residual<Shape::WEIGHT_FIRST ? ITEMS : 2>(a, row, lane * VEC, step,
-                                                active ? static_cast<int>(a.n) : 0, packs);
+  if constexpr (Shape::WEIGHT_FIRST) load_weight(a.weight, lane * VEC, step, n, weights);
+  add_residual<Shape::WEIGHT_FIRST ? ITEMS : 2>(a, row, lane * VEC, step, n, packs);
   S sum = 0;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) sum += square_sum(packs[i]);

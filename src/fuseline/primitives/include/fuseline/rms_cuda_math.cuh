@@ -143,6 +143,22 @@ __device__ __forceinline__ Pack<W, VEC> ones() {
   return p;
 }
 
+// A thread's packs of the weight, `step` columns apart from `first` on: ones where there is none.
+// Those behind n are not set. One branch for all: a choice for each pack is one for each element.
+template <typename W, int VEC, int ITEMS>
+__device__ __forceinline__ void load_weight(const W* weight, int first, int step, int n,
+                                            Pack<W, VEC> (&packs)[ITEMS]) {
+  if (weight) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (first + i * step < n) packs[i] = load<W, VEC>(weight + first + i * step);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) packs[i] = ones<W, VEC>();
+  }
+}
+
 // sum / n, where inv_n is 1 / n rounded: one step of Newton's, which saves the slow division but
 // would make NaN of Inf.
 template <typename S>
