@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
+from ops.on_a_gpu import kernels
 
 import fuseline
 from fuseline import table
@@ -39,15 +39,6 @@ def _trial(dtype: torch.dtype) -> Trial:
     return Trial(SPEC, SPEC.implementation("cuda"), SPEC.cases[0], dtype, torch.device("cuda"))
 
 
-def _kernels(call: Any) -> list[str]:
-    call()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as prof:
-        call()
-        torch.cuda.synchronize()
-    return [e.key.replace("__nv_bfloat16", "B") for e in prof.key_averages()]
-
-
 @pytest.mark.parametrize(
     ("n", "offset", "forward", "backward"),
     [
@@ -75,9 +66,9 @@ def test_each_regime_runs_its_kernel(n: int, offset: int, forward: str, backward
     outputs = fuseline.add_rms_norm(**inputs, impl="cuda")
     dys = [_askew((5, n), offset, torch.bfloat16) for _ in range(2)]
     with torch.no_grad():
-        names = _kernels(lambda: fuseline.add_rms_norm(**inputs))
+        names = kernels(lambda: fuseline.add_rms_norm(**inputs))
     assert any(forward in k for k in names), names
-    names = _kernels(lambda: torch.autograd.grad(outputs, leaves, dys, retain_graph=True))
+    names = kernels(lambda: torch.autograd.grad(outputs, leaves, dys, retain_graph=True))
     assert any(backward in k for k in names), names
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 import torch
+from ops.on_a_gpu import kernels
 from torch._dynamo.backends.common import aot_autograd
 from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_functional
 from torch.library import opcheck
-from torch.profiler import ProfilerActivity, profile
 
 import fuseline
 from fuseline.core import tuned
@@ -27,15 +27,6 @@ OPS = torch.ops.fuseline
 IMPLS = ["cuda", "triton"]
 
 pytestmark = pytest.mark.gpu
-
-
-def _kernels(call: Any) -> list[str]:
-    call()
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA]) as prof:
-        call()
-        torch.cuda.synchronize()
-    return [e.key.replace("__nv_bfloat16", "B") for e in prof.key_averages()]
 
 
 def _assert_right(y: torch.Tensor, x: torch.Tensor, weight: torch.Tensor | None) -> None:
@@ -78,8 +69,8 @@ def test_each_regime_runs_its_kernel_and_is_right(
     _assert_right(y.detach(), x.detach(), weight.detach())
     dy = torch.randn_like(y)
     with torch.no_grad():
-        assert any(forward in k for k in _kernels(lambda: fuseline.rms_norm(x, weight, 1e-6)))
-    names = _kernels(lambda: torch.autograd.grad(y, (x, weight), dy, retain_graph=True))
+        assert any(forward in k for k in kernels(lambda: fuseline.rms_norm(x, weight, 1e-6)))
+    names = kernels(lambda: torch.autograd.grad(y, (x, weight), dy, retain_graph=True))
     assert any(backward in k for k in names), names
 
 

@@ -54,6 +54,7 @@ template <typename T, int VEC = kVec<T>>
 bool aligned(const void* p, int64_t stride) {
   return reinterpret_cast<uintptr_t>(p) % (VEC * sizeof(T)) == 0 && stride % VEC == 0;
 }
+
 // Threads of a one-row block: a whole number of warps.
 int block_for(int64_t packs, int items) {
   return static_cast<int>(

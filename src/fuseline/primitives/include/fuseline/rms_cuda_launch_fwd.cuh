@@ -89,15 +89,18 @@ struct FwdOddShape {
   static constexpr int ITEMS = ITEMS_, STAGES = 2, THREADS = THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
 };
 
+// False if the tiles have no place in shared memory, of which GPUs before sm_80 have 64 KB.
 template <typename T, typename W, typename Shape, bool ADDS>
-void fwd_odd_shaped(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t stream) {
+bool fwd_odd_shaped(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t stream) {
   const auto kernel = fwd_odd_kernel<T, W, Shape, ADDS>;
-  static std::atomic<uint64_t> done;
-  prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
   constexpr int TILE = Shape::THREADS / kWarp;
   const int room = room_for<T>(TILE * a.n), rooms = Shape::STAGES * (ADDS ? 2 : 1);
+  if (rooms * room > most_shared()) return false;
+  static std::atomic<uint64_t> done;
+  prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
   const int64_t blocks = std::min<int64_t>(ceil_div(a.rows, TILE), sms * Shape::MIN_BLOCKS);
   kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, rooms * room, stream>>>(a, room);
+  return true;
 }
 
 template <typename T, typename W, int ITEMS, int MAX_THREADS, bool ADDS>
@@ -126,7 +129,7 @@ void fwd_odd(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t s) {
   }
   if (fwd_odd_short<T, W, 1>(a, s)) return;
   if constexpr (sizeof(T) < 8) {
-    if (a.n <= 33 * kWarp) return fwd_odd_shaped<T, W, FwdOddShape<33, 128, 4>>(a, sms, s);
+    if (a.n <= 33 * kWarp && fwd_odd_shaped<T, W, FwdOddShape<33, 128, 4>>(a, sms, s)) return;
   }
   const int64_t packs = ceil_div(a.n, kVec<T>);
   if (packs <= 3 * 512) return fwd_skew<T, W, 3, 512>(a, s);

@@ -116,10 +116,6 @@ __device__ __forceinline__ Pack<T, VEC> pack(const Values<S, VEC>& in) {
 }
 
 // a + b, rounded to T.
-template <typename T>
-__device__ __forceinline__ Stat<T> rounded_sum(Stat<T> a, Stat<T> b) {
-  return to_stat(round_to<T, Stat<T>>(a + b));
-}
 template <typename T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> sum_of(const Pack<T, VEC>& a, const Pack<T, VEC>& b) {
   return pack<T>(plus(unpack<Stat<T>>(a), unpack<Stat<T>>(b)));
