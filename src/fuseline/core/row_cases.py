@@ -12,6 +12,7 @@ from fuseline.core.spec import Case, ErrorCase, Inputs
 _SEED_ROWS = (128, 512, 2048)
 _SEED_LENGTHS = (32, 61, 64, 128, 130, 256, 512, 1024, 1027, 2048, 4096, 8192, 16384)
 _CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (9, 1027), (65, 257), (3, 5000), (2, 40001))
+_LONG = 2**28  # elements: more than any cache holds, whatever the length of its rows
 _QUICK = {(4, 128, 32), (4, 128, 1027), (4, 512, 1024)}
 
 
@@ -37,7 +38,7 @@ def cases(seed_suite: str) -> tuple[Case, ...]:
         *(case(shape, "check") for shape in _CHECK),
         case((5, 193), "check", weight="float32"),
         case((5, 193), "check", weight="none"),
-        *(case((4, n), "long") for n in (32768, 65536, 131072, 262144, 524288, 1048576)),
+        *(case((_LONG // n, n), "long") for n in (2**p for p in range(15, 21))),
     )
 
 
