@@ -51,8 +51,14 @@ def test_schemas_in_the_binary_are_those_of_the_contract() -> None:
         assert getattr(OPS, name).default._schema == wanted
 
 
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("impl", ["auto", "eager"])
+@pytest.mark.parametrize(
+    ("device", "impl"),
+    [
+        ("cpu", "auto"),
+        ("cpu", "eager"),
+        *(pytest.param("cuda", i, marks=pytest.mark.gpu) for i in ("cuda", "triton", "eager")),
+    ],
+)
 def test_every_value_and_every_tie_is_rounded_to_the_nearest_even(device: str, impl: str) -> None:
     values, wanted = (t.to(device) for t in probe())
     # Rows of ones with eps 0 are their own norm, so what is rounded is the weight itself.
@@ -86,12 +92,31 @@ def test_the_value_is_divided_not_multiplied_by_an_inverse(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_any_scale_divides_as_fp32_does(device: str) -> None:
+    """Beside every tie and at the ends of fp32; scales as they come, and 0, Inf and NaN."""
+    info = torch.finfo(torch.float32)
+    ends = torch.tensor([0.0, 1e-45, info.tiny, info.max, torch.inf, torch.nan])
+    ends = torch.cat((ends, -ends))
+    quotients, infinity = probe()[0], torch.tensor(torch.inf)
+    random = torch.randint(-(2**31), 2**31, (1000,)).to(torch.int32).view(torch.float32)
+    for scale in torch.cat((ends, random)):
+        near = quotients * scale
+        beside = (torch.nextafter(near, infinity), torch.nextafter(near, -infinity))
+        values = torch.cat((near, *beside, ends))
+        ones = torch.ones(1, len(values), device=device)
+        y = fuseline.rms_norm_fp8(ones, values.to(device), scale.to(device), 0.0)[0].cpu()
+        wanted = (values / scale).clamp(-448.0, 448.0).to(FP8)
+        nan = wanted.float().isnan()
+        assert torch.equal(y.float().isnan(), nan)
+        assert torch.equal(y.view(torch.uint8)[~nan], wanted.view(torch.uint8)[~nan]), scale
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_opcheck_and_compile(device: str) -> None:
     x, weight, scale = inputs(device, 2, 3, 32)
-    if device == "cpu":  # the binary holds no CUDA kernel of it
-        for op in (OPS.rms_norm_fp8, OPS._rms_norm_fp8):
-            for w in (weight, None):
-                opcheck(op, (x, w, scale, 1e-5))
+    for op in (OPS.rms_norm_fp8, OPS._rms_norm_fp8):
+        for w in (weight, None):
+            opcheck(op, (x, w, scale, 1e-5))
     torch._dynamo.reset()
     compiled = torch.compile(fuseline.rms_norm_fp8, fullgraph=True)
     assert same(compiled(x, weight, scale, 1e-5), fuseline.rms_norm_fp8(x, weight, scale, 1e-5))
@@ -144,8 +169,9 @@ def test_rows_beyond_the_range_of_fp32_squares_keep_their_bits() -> None:
         assert same(fuseline.rms_norm_fp8(x * factor, weight, scale, 0.0), plain)
 
 
-def test_raw_operators_refuse_what_the_kernels_cannot_read() -> None:
-    x, weight, scale = inputs()
+@pytest.mark.parametrize("device", DEVICES)
+def test_raw_operators_refuse_what_the_kernels_cannot_read(device: str) -> None:
+    x, weight, scale = inputs(device)
     for args, words in (
         ((x.double(), None, scale), "x must be float32"),
         ((x, weight[:3], scale), "weight has shape"),

@@ -38,8 +38,8 @@ def rms_norm_fp8(
     weight  (N,), of x's dtype or float32; None: 1.
     scale   float32, one element, on x's device; what the reader of y multiplies by.
     eps     not negative; None: torch.finfo(x.dtype).eps.
-    impl    "auto", or one of "cpu", "triton", "eager" (the plain formula: where squares leave the
-            range of float32 it gives 0 or NaN).
+    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: where squares
+            leave the range of float32 it gives 0 or NaN).
 
     Returns y, contiguous, of x's shape and dtype float8_e4m3fn: v and the division (not a
     multiplication by 1 / scale) in float32, rounded once to the nearest even. What is larger than

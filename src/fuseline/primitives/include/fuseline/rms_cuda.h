@@ -22,12 +22,14 @@ inline const void* data_or_null(const std::optional<Tensor>& t) {
   return t ? t->const_data_ptr() : nullptr;
 }
 
-// Calls f with a null pointer of the element type of x: the dispatch over dtypes.
-template <typename F>
+// Calls f with a null pointer of the element type of x: the dispatch over dtypes. Without DOUBLE
+// fp64 is none of them.
+template <bool DOUBLE = true, typename F>
 auto for_dtype(ScalarType dtype, const F& f) {
+  if constexpr (DOUBLE) {
+    if (dtype == ScalarType::Double) return f(static_cast<double*>(nullptr));
+  }
   switch (dtype) {
-    case ScalarType::Double:
-      return f(static_cast<double*>(nullptr));
     case ScalarType::Float:
       return f(static_cast<float*>(nullptr));
     case ScalarType::Half:
@@ -38,10 +40,11 @@ auto for_dtype(ScalarType dtype, const F& f) {
 }
 
 // Writes y and, where there is a place for it, rstd; with a residual (ADDS), new_residual as well.
-template <bool ADDS>
+// If SCALES, y is in e4m3 and divided by `scale`, and x is not fp64.
+template <bool ADDS, bool SCALES = false>
 void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor>& weight,
              double eps, double weight_offset, const Tensor* new_residual, const Tensor& y,
-             const Tensor* rstd) {
+             const Tensor* rstd, const Tensor* scale = nullptr) {
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   const Rows view = rows_of(x);
@@ -66,8 +69,10 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
     p.residual_stride = other->stride;
     p.new_residual = new_residual->mutable_data_ptr();
   }
-  FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
-    return launch_fwd<std::remove_pointer_t<decltype(t)>, ADDS>(p);
+  if constexpr (SCALES) p.scale = static_cast<const float*>(scale->const_data_ptr());
+  FUSELINE_CUDA_CHECK(for_dtype<!SCALES>(x.scalar_type(), [&](auto* t) {
+    using T = std::remove_pointer_t<decltype(t)>;
+    return launch_fwd<T, ADDS, std::conditional_t<SCALES, e4m3, T>>(p);
   }));
 }
 

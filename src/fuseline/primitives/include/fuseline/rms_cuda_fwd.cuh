@@ -1,8 +1,9 @@
 // Forward kernels of the root-mean-square norm: y = h * rstd * (weight_offset + weight), where rstd
 // = 1 / sqrt(mean(h^2) + eps). h is x or, if ADDS, x + residual as it is rounded to new_residual,
-// which is written too.
+// which is written too. In e4m3 (Y) y is divided by a scale before it is rounded.
 #pragma once
 
+#include "fuseline/rms_cuda_e4m3.cuh"
 #include "fuseline/rms_cuda_rows.cuh"
 
 namespace fuseline::rms {
@@ -19,11 +20,11 @@ struct Addition<T, true> {
 
 // Rows of x with one stride; y is contiguous. weight and rstd may be null; weight_offset is 0
 // without a weight.
-template <typename T, typename W, bool ADDS>
-struct FwdArgs : Addition<T, ADDS> {
+template <typename T, typename W, bool ADDS, typename Y>
+struct FwdArgs : Addition<T, ADDS>, Scaling<Y> {
   const T* x;
   const W* weight;
-  T* y;
+  Y* y;
   Stat<T>* rstd;
   int64_t rows;
   int64_t x_stride;
@@ -43,15 +44,16 @@ struct FwdArgs : Addition<T, ADDS> {
   }
 };
 
-template <typename T, typename W, int VEC>
-__device__ __forceinline__ Pack<T, VEC> normalise(const Pack<T, VEC>& x, Stat<T> rstd,
-                                                  const Pack<W, VEC>& weight, Stat<T> offset) {
+template <typename Y, typename T, typename W, int VEC, typename Divide>
+__device__ __forceinline__ Pack<Y, VEC> normalise(const Pack<T, VEC>& x, Stat<T> rstd,
+                                                  const Pack<W, VEC>& weight, Stat<T> offset,
+                                                  const Divide& divide) {
   using S = Stat<T>;
   Values<S, VEC> y = unpack<S>(x);
   const Values<S, VEC> w = unpack<S>(weight, offset);
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) y.v[v] = y.v[v] * rstd * w.v[v];
-  return pack<T>(y);
+  for (int v = 0; v < VEC; ++v) y.v[v] = divide(y.v[v] * rstd * w.v[v]);
+  return pack<Y>(y);
 }
 
 template <typename T, int VEC>
@@ -66,9 +68,11 @@ __device__ __forceinline__ Stat<T> square_sum(const Pack<T, VEC>& p) {
 // Turns a thread's packs of x, `step` columns apart, into h and writes it; where nothing is added
 // they are h. AT_ONCE packs are loaded before one is stored: the compiler cannot know that a store
 // leaves what is loaded after it alone.
-template <int AT_ONCE, typename T, typename W, bool ADDS, int VEC, int ITEMS, typename Col>
-__device__ __forceinline__ void add_residual(const FwdArgs<T, W, ADDS>& a, int64_t row, Col first,
-                                             Col step, Col n, Pack<T, VEC> (&packs)[ITEMS]) {
+template <int AT_ONCE, typename T, typename W, bool ADDS, typename Y, int VEC, int ITEMS,
+          typename Col>
+__device__ __forceinline__ void add_residual(const FwdArgs<T, W, ADDS, Y>& a, int64_t row,
+                                             Col first, Col step, Col n,
+                                             Pack<T, VEC> (&packs)[ITEMS]) {
   if constexpr (ADDS) {
     const T* const residual = a.residual + row * a.residual_stride;
     T* const h = a.new_residual + row * a.n;
@@ -108,24 +112,25 @@ __device__ double exact_square_sum(const T* x, int64_t first, int64_t n, int64_t
 }
 
 // Writes the elements of one thread, and rstd if it is the row's first.
-template <typename T, typename W, bool ADDS>
-__device__ void exact_normalise(const FwdArgs<T, W, ADDS>& a, int64_t row, int64_t first,
+template <typename T, typename W, bool ADDS, typename Y>
+__device__ void exact_normalise(const FwdArgs<T, W, ADDS, Y>& a, int64_t row, int64_t first,
                                 int64_t step, const ExactRstd& rstd) {
   const T* x = a.h(row);
+  const auto divide = divisor(a.load_scale());
   if (a.rstd && first == 0) a.rstd[row] = static_cast<Stat<T>>(rstd.rstd());
 #pragma unroll 1
   for (int64_t col = first; col < a.n; col += step) {
     const double w =
         a.weight ? static_cast<Stat<T>>(to_stat(a.weight[col])) + a.weight_offset : Stat<T>(1);
-    a.y[row * a.n + col] = round_to<T, double>(rstd.times(to_stat(x[col])) * w);
+    a.y[row * a.n + col] = round_to<Y>(divide(rstd.times(to_stat(x[col])) * w));
   }
 }
 
 // The second look at the rows of a block, which all its threads take if one of them needs it.
 // Returns whether this thread's row is done.
-template <bool MULTI_WARP, typename T, typename W, bool ADDS>
-__device__ bool second_look(const FwdArgs<T, W, ADDS>& a, int64_t row, Stat<T> largest, bool again,
-                            int lane, int row_threads, double* scratch) {
+template <bool MULTI_WARP, typename T, typename W, bool ADDS, typename Y>
+__device__ bool second_look(const FwdArgs<T, W, ADDS, Y>& a, int64_t row, Stat<T> largest,
+                            bool again, int lane, int row_threads, double* scratch) {
   if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
   if constexpr (ADDS && !MULTI_WARP) __syncwarp();  // h is read by other lanes than wrote it
   const SecondLook look(largest);
@@ -150,9 +155,9 @@ struct FwdShape {
 // Reads each row once, into ITEMS packs a thread; writes y and, where asked for, rstd. Needs
 // n <= row threads * ITEMS * VEC. Small problems are bound by the length of this path, so addresses
 // are computed once and nothing branches before the loads.
-template <typename T, typename W, typename Shape, bool ADDS>
+template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    fwd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS> a) {
+    fwd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS, Y> a) {
   using S = Stat<T>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, MAX_WARPS = Shape::MAX_THREADS / kWarp;
   constexpr bool ROW_IS_BLOCK = Shape::ROW_IS_BLOCK;
@@ -172,8 +177,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const int cols = n - lane * VEC;  // of this thread: pack i is there if i * step < cols
   const T* const x = a.x + row * a.x_stride + lane * VEC;
   const W* const weight = a.weight + lane * VEC;
-  T* const y = a.y + row * a.n + lane * VEC;
+  Y* const y = a.y + row * a.n + lane * VEC;
 
+  const auto scale = a.load_scale();
   Pack<T, VEC> packs[ITEMS];
   Pack<W, VEC> weights[Shape::WEIGHT_FIRST ? ITEMS : 1];
 #pragma unroll
@@ -183,6 +189,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   }
   if constexpr (Shape::WEIGHT_FIRST) load_weight(a.weight, lane * VEC, step, n, weights);
   add_residual<Shape::WEIGHT_FIRST ? ITEMS : 2>(a, row, lane * VEC, step, n, packs);
+  const auto divide = divisor(scale);
   S sum = 0;
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) sum += square_sum(packs[i]);
@@ -200,14 +207,13 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     if constexpr (!Shape::WEIGHT_FIRST) {
       weights[0] = a.weight ? load<W, VEC>(weight + i * step) : ones<W, VEC>();
     }
-    store<T, VEC>(y + i * step,
-                  normalise<T, W, VEC>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0],
-                                       a.weight_offset));
+    store<Y, VEC>(y + i * step, normalise<Y>(packs[i], rstd, weights[Shape::WEIGHT_FIRST ? i : 0],
+                                             a.weight_offset, divide));
   }
 }
 
-template <typename T, typename W>
-__device__ Tiles<T> residuals(const FwdArgs<T, W, true>& a) {
+template <typename T, typename W, typename Y>
+__device__ Tiles<T> residuals(const FwdArgs<T, W, true, Y>& a) {
   return {a.residual, a.rows, a.residual_stride, static_cast<int>(a.n)};
 }
 
@@ -215,9 +221,9 @@ __device__ Tiles<T> residuals(const FwdArgs<T, W, true>& a) {
 // of as many rows as the block has warps; a tile comes at once, ahead of need, and leaves by
 // element. A thread has the columns lane, lane + 32, ..., so the order of a row's sum knows nothing
 // of where the row lies.
-template <typename T, typename W, typename Shape, bool ADDS>
+template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
-    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS> a, int room) {
+    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS, Y> a, int room) {
   using S = Stat<T>;
   constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES, TILE = Shape::THREADS / kWarp;
   extern __shared__ __align__(16) unsigned char rooms[];
@@ -247,6 +253,7 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
     const int col = i * kWarp + lane;
     weights[i] = col < n && a.weight ? a.weight[col] : static_cast<W>(1.0f);
   }
+  const auto divide = divisor(a.load_scale());
   __syncthreads();
 
   int stage = 0;
@@ -289,28 +296,29 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
     if (second_look<false>(a, row, largest, again, lane, kWarp, nullptr)) continue;
     const S rstd = inverse_sqrt<T>(square + eps);
     if (row < a.rows && a.rstd && lane == 0) a.rstd[row] = rstd;
-    T* const y = a.y + row * a.n + lane;
+    Y* const y = a.y + row * a.n + lane;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * kWarp;
       if (col >= cols) continue;
       const S w = static_cast<S>(to_stat(weights[i])) + a.weight_offset;
-      y[col] = round_to<T, S>(to_stat(values[i]) * rstd * w);
+      y[col] = round_to<Y>(divide(to_stat(values[i]) * rstd * w));
     }
   }
 }
 
 // Owns one row of any length; reads h twice (the second time, with luck, from L2). Sums of
 // kPacksAtOnce packs are added in fp64: a long fp32 sum of like squares errs in one direction.
-template <typename T, typename W, int VEC, bool ADDS>
+template <typename T, typename W, int VEC, bool ADDS, typename Y>
 __global__ void __launch_bounds__(kMaxBlock, 1)
-    fwd_long_kernel(const __grid_constant__ FwdArgs<T, W, ADDS> a) {
+    fwd_long_kernel(const __grid_constant__ FwdArgs<T, W, ADDS, Y> a) {
   using S = Stat<T>;
   __shared__ double scratch[2][kWarp];
   const int64_t row = blockIdx.x;
   const T* x = a.x + row * a.x_stride;
   const int64_t first = static_cast<int64_t>(threadIdx.x) * VEC;
   const int64_t step = static_cast<int64_t>(blockDim.x) * VEC;
+  const auto scale = a.load_scale();
 
   double sum = 0;
   for (int64_t start = first; start < a.n; start += kPacksAtOnce * step) {
@@ -336,6 +344,7 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
     }
     sum += part;
   }
+  const auto divide = divisor(scale);
   sum = row_sum<true>(sum, blockDim.x, scratch[0]);
   const double square = sum / static_cast<double>(a.n);
   const S largest = static_cast<S>(largest_of(square, a.eps));
@@ -346,12 +355,12 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
   const S rstd = inverse_sqrt<T>(static_cast<S>(square + a.eps));
   if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;
   const T* const h = ADDS ? a.h(row) : x;
-  T* y = a.y + row * a.n;
+  Y* y = a.y + row * a.n;
 #pragma unroll 4
   for (int64_t col = first; col < a.n; col += step) {
     const Pack<W, VEC> weight = a.weight ? load<W, VEC>(a.weight + col) : ones<W, VEC>();
-    store<T, VEC>(y + col,
-                  normalise<T, W, VEC>(load<T, VEC>(h + col), rstd, weight, a.weight_offset));
+    store<Y, VEC>(y + col,
+                  normalise<Y>(load<T, VEC>(h + col), rstd, weight, a.weight_offset, divide));
   }
 }
 

@@ -7,10 +7,10 @@
 
 namespace fuseline::rms {
 
-template <typename T, bool ADDS>
+template <typename T, bool ADDS, typename Y>
 cudaError_t launch_fwd(const FwdProblem& p) {
-  return p.weight_type == WeightType::kSame ? fwd_typed<T, T, ADDS>(p)
-                                            : fwd_typed<T, float, ADDS>(p);
+  return p.weight_type == WeightType::kSame ? fwd_typed<T, T, ADDS, Y>(p)
+                                            : fwd_typed<T, float, ADDS, Y>(p);
 }
 
 template <typename T, bool ADDS>
@@ -32,3 +32,7 @@ int64_t bwd_parts(BwdProblem& p, int sms) {
   template cudaError_t fuseline::rms::launch_fwd<T, ADDS>(const FwdProblem&); \
   template cudaError_t fuseline::rms::launch_bwd<T, ADDS>(const BwdProblem&); \
   template int64_t fuseline::rms::bwd_parts<T, ADDS>(BwdProblem&, int);
+
+// The same of a y in e4m3; forward only.
+#define FUSELINE_RMS_INSTANTIATE_E4M3(T) \
+  template cudaError_t fuseline::rms::launch_fwd<T, false, fuseline::rms::e4m3>(const FwdProblem&);

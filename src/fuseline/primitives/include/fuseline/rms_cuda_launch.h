@@ -1,11 +1,14 @@
 // The border between host code (rms_cuda.h) and the kernels, one translation unit per dtype of x.
 #pragma once
 
+#include <cuda_fp8.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
 namespace fuseline::rms {
+
+using e4m3 = __nv_fp8_e4m3;
 
 enum class WeightType { kSame, kFloat };
 
@@ -22,6 +25,7 @@ struct FwdProblem {
   int64_t n;
   double eps;
   double weight_offset;
+  const float* scale;  // of a y in e4m3
   WeightType weight_type;
   int sms;
   cudaStream_t stream;
@@ -49,8 +53,9 @@ struct BwdProblem {
 };
 
 // Launches on the current device and returns the launch's error. T is double, float, __half or
-// __nv_bfloat16; each is instantiated in its own impl_cuda_<dtype>.cu.
-template <typename T, bool ADDS>
+// __nv_bfloat16; each is instantiated in its own impl_cuda_<dtype>.cu. Y is T or, where nothing is
+// added and T is not double, e4m3.
+template <typename T, bool ADDS, typename Y = T>
 cudaError_t launch_fwd(const FwdProblem& p);
 template <typename T, bool ADDS>
 cudaError_t launch_bwd(const BwdProblem& p);

@@ -9,20 +9,20 @@ namespace fuseline::rms {
 namespace {
 
 // Whether every access of VEC elements finds them whole; a weight wider than x by 16 bytes at most.
-template <int VEC, typename T, typename W, bool ADDS>
-bool aligned(const FwdArgs<T, W, ADDS>& a) {
+template <int VEC, typename T, typename W, bool ADDS, typename Y>
+bool aligned(const FwdArgs<T, W, ADDS, Y>& a) {
   constexpr int W_VEC = VEC < kVec<W> ? VEC : kVec<W>;
   if constexpr (ADDS) {
     if (!aligned<T, VEC>(a.residual, a.residual_stride)) return false;
     if (!aligned<T, VEC>(a.new_residual, a.n)) return false;
   }
-  return aligned<T, VEC>(a.x, a.x_stride) && aligned<T, VEC>(a.y, a.n) &&
+  return aligned<T, VEC>(a.x, a.x_stride) && aligned<Y, VEC>(a.y, a.n) &&
          aligned<W, W_VEC>(a.weight, 0);
 }
 
-template <typename T, typename W, typename Shape, bool ADDS>
-void fwd_shaped(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
-  const auto kernel = fwd_kernel<T, W, Shape, ADDS>;
+template <typename T, typename W, typename Shape, bool ADDS, typename Y>
+void fwd_shaped(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
+  const auto kernel = fwd_kernel<T, W, Shape, ADDS, Y>;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   if constexpr (Shape::ROW_IS_BLOCK) {
@@ -34,19 +34,19 @@ void fwd_shaped(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
   }
 }
 
-template <typename T, typename W, int VEC, bool ADDS>
-void fwd_long(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
-  fwd_long_kernel<T, W, VEC, ADDS><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
+template <typename T, typename W, int VEC, bool ADDS, typename Y>
+void fwd_long(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
+  fwd_long_kernel<T, W, VEC, ADDS, Y><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
 }
 
 // Rows of at most a warp's threads.
-template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS>
-void fwd_short(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
+template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS, typename Y>
+void fwd_short(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
   fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, 1, true>>(a, s);
 }
 
-template <typename T, typename W, bool ADDS>
-void fwd_aligned(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
+template <typename T, typename W, bool ADDS, typename Y>
+void fwd_aligned(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
   constexpr int VEC = kVec<T>;
   const int64_t packs = ceil_div(a.n, VEC);
   if (packs <= 1) return fwd_short<T, W, VEC, 1, 1>(a, s);
@@ -90,9 +90,9 @@ struct FwdOddShape {
 };
 
 // False if the tiles have no place in shared memory, of which GPUs before sm_80 have 64 KB.
-template <typename T, typename W, typename Shape, bool ADDS>
-bool fwd_odd_shaped(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t stream) {
-  const auto kernel = fwd_odd_kernel<T, W, Shape, ADDS>;
+template <typename T, typename W, typename Shape, bool ADDS, typename Y>
+bool fwd_odd_shaped(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t stream) {
+  const auto kernel = fwd_odd_kernel<T, W, Shape, ADDS, Y>;
   constexpr int TILE = Shape::THREADS / kWarp;
   const int room = room_for<T>(TILE * a.n), rooms = Shape::STAGES * (ADDS ? 2 : 1);
   if (rooms * room > most_shared()) return false;
@@ -103,9 +103,9 @@ bool fwd_odd_shaped(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t stream) 
   return true;
 }
 
-template <typename T, typename W, int ITEMS, int MAX_THREADS, bool ADDS>
-void fwd_skew(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
-  const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS, ADDS>;
+template <typename T, typename W, int ITEMS, int MAX_THREADS, bool ADDS, typename Y>
+void fwd_skew(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
+  const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS, ADDS, Y>;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   const int threads = block_for(ceil_div(a.n, kVec<T>), ITEMS);
@@ -113,8 +113,8 @@ void fwd_skew(const FwdArgs<T, W, ADDS>& a, cudaStream_t stream) {
 }
 
 // Short rows that 16 bytes do not divide, by accesses of VEC elements.
-template <typename T, typename W, int VEC, bool ADDS>
-bool fwd_odd_short(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
+template <typename T, typename W, int VEC, bool ADDS, typename Y>
+bool fwd_odd_short(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
   const int64_t packs = ceil_div(a.n, VEC);
   if (packs <= 5 * 16) return fwd_short<T, W, VEC, 5, 16>(a, s), true;
   if (packs <= 9 * kWarp) return fwd_short<T, W, VEC, 9, kWarp>(a, s), true;
@@ -122,8 +122,8 @@ bool fwd_odd_short(const FwdArgs<T, W, ADDS>& a, cudaStream_t s) {
   return false;
 }
 
-template <typename T, typename W, bool ADDS>
-void fwd_odd(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t s) {
+template <typename T, typename W, bool ADDS, typename Y>
+void fwd_odd(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t s) {
   if constexpr (sizeof(T) < 8) {
     if (aligned<2>(a) && fwd_odd_short<T, W, 2>(a, s)) return;
   }
@@ -137,25 +137,27 @@ void fwd_odd(const FwdArgs<T, W, ADDS>& a, int sms, cudaStream_t s) {
   fwd_long<T, W, 1>(a, s);
 }
 
-template <typename T, typename W, bool ADDS>
+template <typename T, typename W, bool ADDS, typename Y>
 cudaError_t fwd_typed(const FwdProblem& p) {
-  FwdArgs<T, W, ADDS> a{{},
-                        static_cast<const T*>(p.x),
-                        static_cast<const W*>(p.weight),
-                        static_cast<T*>(p.y),
-                        static_cast<Stat<T>*>(p.rstd),
-                        p.rows,
-                        p.x_stride,
-                        p.n,
-                        p.eps,
-                        static_cast<Stat<T>>(p.n),
-                        static_cast<Stat<T>>(1.0 / static_cast<double>(p.n)),
-                        static_cast<Stat<T>>(p.weight_offset)};
+  FwdArgs<T, W, ADDS, Y> a{{},
+                           {},
+                           static_cast<const T*>(p.x),
+                           static_cast<const W*>(p.weight),
+                           static_cast<Y*>(p.y),
+                           static_cast<Stat<T>*>(p.rstd),
+                           p.rows,
+                           p.x_stride,
+                           p.n,
+                           p.eps,
+                           static_cast<Stat<T>>(p.n),
+                           static_cast<Stat<T>>(1.0 / static_cast<double>(p.n)),
+                           static_cast<Stat<T>>(p.weight_offset)};
   if constexpr (ADDS) {
     a.residual = static_cast<const T*>(p.residual);
     a.new_residual = static_cast<T*>(p.new_residual);
     a.residual_stride = p.residual_stride;
   }
+  if constexpr (std::is_same_v<Y, e4m3>) a.scale = p.scale;
   if (aligned<kVec<T>>(a)) {
     fwd_aligned(a, p.stream);
   } else {

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <cuda_fp8.h>
 
 #include <cfloat>
 #include <cstdint>
@@ -107,6 +108,12 @@ __device__ __forceinline__ Pack<T, VEC> pack(const Values<S, VEC>& in) {
 #pragma unroll
     for (int v = 0; v < VEC; v += 2) {
       *reinterpret_cast<__half2*>(&p.v[v]) = __floats2half2_rn(in.v[v], in.v[v + 1]);
+    }
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3> && VEC % 2 == 0) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      *reinterpret_cast<__nv_fp8x2_storage_t*>(&p.v[v]) =
+          __nv_cvt_float2_to_fp8x2(make_float2(in.v[v], in.v[v + 1]), __NV_SATFINITE, __NV_E4M3);
     }
   } else {
 #pragma unroll

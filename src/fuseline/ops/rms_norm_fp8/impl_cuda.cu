@@ -1,0 +1,23 @@
+// The CUDA kernel of the two rms_norm_fp8 operators.
+#include "fuseline/rms_cuda.h"
+#include "impl_args.h"
+
+namespace fuseline::rms_norm_fp8 {
+namespace {
+
+Tensor rms_norm_fp8(const Tensor& x, std::optional<Tensor> weight, const Tensor& scale,
+                    double eps) {
+  check(x, weight, scale);
+  Tensor y = allocate_y(x);
+  // -0 is the offset that leaves a weight of -0 alone.
+  rms::forward<false, true>(x, nullptr, weight, eps, -0.0, nullptr, y, nullptr, &scale);
+  return y;
+}
+
+}  // namespace
+}  // namespace fuseline::rms_norm_fp8
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
+  m.impl("rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::rms_norm_fp8));
+  m.impl("_rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::rms_norm_fp8));
+}
