@@ -252,7 +252,7 @@ def _fwd_tiles(element_size: int, row: int, longest: int) -> list[Tile]:
     least = max(row, 512)
     kept = [
         Tile(size, warps, weight_first=first)
-        for size in (least, 2 * least, 4 * least)
+        for size in ((least, 2 * least, 4 * least) if row <= 1024 else (least, 2 * least))
         if size <= min(longest, max(row, 16384))
         for warps in _warps(size, element_size, (1, 2, 4) if row <= 2048 else (2, 4, 8))
         for first in (False, True)
