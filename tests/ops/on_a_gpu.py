@@ -1,4 +1,4 @@
-"""What ran on the GPU, by the names of the kernels."""
+"""What ran on the GPU, by the names of the kernels, and tensors that it may not read beyond."""
 
 from __future__ import annotations
 
@@ -16,3 +16,10 @@ def kernels(call: Callable[[], object]) -> list[str]:
         call()
         torch.cuda.synchronize()
     return [e.key.replace("__nv_bfloat16", "B") for e in prof.key_averages()]
+
+
+def normal(shape: tuple[int, ...], offset: int, dtype: torch.dtype) -> torch.Tensor:
+    """Normal numbers `offset` elements behind an aligned address, with NaN on either side."""
+    size = torch.Size(shape).numel()
+    flat = torch.full((size + offset + 64,), torch.nan, device="cuda", dtype=dtype)
+    return flat[offset : offset + size].view(shape).normal_()

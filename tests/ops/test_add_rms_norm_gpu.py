@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.on_a_gpu import kernels
+from ops.on_a_gpu import kernels, normal
 
 import fuseline
 from fuseline import table
@@ -18,21 +18,15 @@ SPEC = table.load()["add_rms_norm"]
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Elements of a row, and by how many the pointers miss 16 bytes: a length for each kernel.
 LENGTHS = [(61, 0), (128, 0), (130, 0), (512, 0), (1024, 0), (1027, 0), (2048, 0), (4096, 1),
-           (8192, 0), (12001, 0), (16384, 0), (20000, 1), (32768, 0), (70000, 0)]  # fmt: skip
+           (8192, 0), (12001, 0), (16384, 0), (20000, 1), (24584, 0), (32768, 0), (70000, 0),
+          (800000, 0)]  # fmt: skip
 
 pytestmark = pytest.mark.gpu
 
 
-def _askew(shape: tuple[int, ...], offset: int, dtype: torch.dtype) -> torch.Tensor:
-    """Normal numbers `offset` elements behind an aligned address, with NaN on either side."""
-    size = torch.Size(shape).numel()
-    flat = torch.full((size + offset + 64,), torch.nan, device="cuda", dtype=dtype)
-    return flat[offset : offset + size].view(shape).normal_()
-
-
 def _inputs(rows: int, n: int, offset: int, dtype: torch.dtype) -> dict[str, Any]:
-    x, residual = (_askew((rows, n), offset, dtype) for _ in range(2))
-    return {"x": x, "residual": residual, "weight": _askew((n,), offset, dtype), "eps": 1e-6}
+    x, residual = (normal((rows, n), offset, dtype) for _ in range(2))
+    return {"x": x, "residual": residual, "weight": normal((n,), offset, dtype), "eps": 1e-6}
 
 
 def _trial(dtype: torch.dtype) -> Trial:
@@ -49,8 +43,11 @@ def _trial(dtype: torch.dtype) -> Trial:
         (4096, 0, "FwdShape<8, 4, 0, 128", "BwdShape<8, 2, true, 512"),
         (8192, 0, "FwdShape<8, 4, 0, 512", "BwdShape<8, 2, true, 512"),
         (16384, 0, "FwdShape<8, 4, 0, 512", "BwdShape<8, 2, true, 1024"),
-        (32768, 0, "FwdShape<8, 4, 0, 1024", "bwd_long_dx_kernel<B, B, 8, true>"),
-        (65536, 0, "fwd_long_kernel<B, B, 8, true>", "bwd_long_dx_kernel<B, B, 8, true>"),
+        (16392, 0, "FwdShape<8, 4, 0, 1024", "ClusterShape<8, 6, 512, 9>, true>"),
+        (32768, 0, "FwdShape<8, 4, 0, 1024", "ClusterShape<8, 6, 512, 9>, true>"),
+        (65536, 0, "fwd_long_kernel<B, B, 8, true>", "ClusterShape<8, 6, 512, 9>, true>"),
+        (393216, 0, "fwd_long_kernel<B, B, 8, true>", "ClusterShape<8, 6, 512, 9>, true>"),
+        (393224, 0, "fwd_long_kernel<B, B, 8, true>", "bwd_long_dx_kernel<B, B, 8, true>"),
         (4096, 1, "fwd_skew_kernel<B, B, 3, 512, true>", "OddShape<8, 0, 512"),
         (1027, 0, "FwdOddShape<33, 128", "OddShape<33, 32,"),
         (130, 0, "FwdShape<2, 5, 16,", "OddShape<9, 16,"),
@@ -64,7 +61,7 @@ def test_each_regime_runs_its_kernel(n: int, offset: int, forward: str, backward
     inputs = _inputs(5, n, offset, torch.bfloat16)
     leaves = [inputs[name].requires_grad_() for name in ("x", "residual", "weight")]
     outputs = fuseline.add_rms_norm(**inputs, impl="cuda")
-    dys = [_askew((5, n), offset, torch.bfloat16) for _ in range(2)]
+    dys = [normal((5, n), offset, torch.bfloat16) for _ in range(2)]
     with torch.no_grad():
         names = kernels(lambda: fuseline.add_rms_norm(**inputs))
     assert any(forward in k for k in names), names
@@ -78,17 +75,28 @@ def test_each_regime_runs_its_kernel(n: int, offset: int, forward: str, backward
 def test_each_regime_keeps_the_budget(n: int, offset: int, dtype: torch.dtype, weight: str) -> None:
     """Once with fewer rows than a block holds, once with more than the GPU holds at a time."""
     trial = _trial(dtype)
-    for rows in (3, 5000 if n < 2000 else 300):
+    for rows in (3, 5000 if n < 2000 else 300 if n < 100000 else 40):
         inputs = _inputs(rows, n, offset, dtype)
         if weight == "float32":
-            inputs["weight"] = _askew((n,), offset, torch.float32)
+            inputs["weight"] = normal((n,), offset, torch.float32)
         elif weight == "none":
             inputs["weight"] = None
         with torch.no_grad():
             _, h = fuseline.add_rms_norm(**inputs, impl="cuda")
         assert torch.equal(h, inputs["x"] + inputs["residual"])
         assert trial.wrong(inputs, "fwd") is None
-        dys = tuple(_askew((rows, n), offset, dtype) for _ in range(2))
+        dys = tuple(normal((rows, n), offset, dtype) for _ in range(2))
+        assert trial.wrong(inputs, "bwd", dys) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("packs", [4097, 6144, 6145, 12289, 24577, 49151, 49152])
+def test_clusters_keep_the_budget(packs: int, dtype: torch.dtype) -> None:
+    """Rows around what clusters of 2, 4, 8 and 16 blocks hold, and more than are added at once."""
+    n, trial = packs * 16 // dtype.itemsize, _trial(dtype)
+    for rows in (1, 2, 530 if packs > 49000 else 41):
+        inputs = _inputs(rows, n, 0, dtype)
+        dys = tuple(normal((rows, n), 0, dtype) for _ in range(2))
         assert trial.wrong(inputs, "bwd", dys) is None
 
 
@@ -98,9 +106,9 @@ def test_any_one_tensor_may_lie_askew(n: int, dtype: torch.dtype) -> None:
     trial = _trial(dtype)
     for askew in range(5):
         offsets = [int(i == askew) for i in range(5)]
-        x, residual, dy, dh = (_askew((33, n), o, dtype) for o in offsets[:4])
+        x, residual, dy, dh = (normal((33, n), o, dtype) for o in offsets[:4])
         inputs = {"x": x, "residual": residual, "eps": 1e-6}
-        inputs["weight"] = _askew((n,), offsets[4], dtype)
+        inputs["weight"] = normal((n,), offsets[4], dtype)
         assert trial.wrong(inputs, "fwd") is None
         assert trial.wrong(inputs, "bwd", (dy, dh)) is None
 
@@ -120,8 +128,8 @@ def _all(
 @pytest.mark.parametrize(("n", "offset"), LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_row_does_not_know_its_batch(n: int, offset: int, dtype: torch.dtype) -> None:
-    x, residual, dy, dh = (_askew((41, n), offset, dtype) for _ in range(4))
-    weight = _askew((n,), offset, dtype)
+    x, residual, dy, dh = (normal((41, n), offset, dtype) for _ in range(4))
+    weight = normal((n,), offset, dtype)
     together = _all(x, residual, weight, dy, dh)[:4]
     for rows in (slice(0, 1), slice(17, 18), slice(32, 41)):
         alone = _all(x[rows], residual[rows], weight, dy[rows], dh[rows])[:4]
@@ -132,8 +140,8 @@ def test_a_row_does_not_know_its_batch(n: int, offset: int, dtype: torch.dtype) 
 @pytest.mark.parametrize(("n", "offset"), LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_gradient_alone_is_as_with_the_others(n: int, offset: int, dtype: torch.dtype) -> None:
-    x, residual, dy, dh = (_askew((200, n), offset, dtype) for _ in range(4))
-    weight = _askew((n,), offset, dtype)
+    x, residual, dy, dh = (normal((200, n), offset, dtype) for _ in range(4))
+    weight = normal((n,), offset, dtype)
     _, h, rstd = OPS._add_rms_norm_fwd(x, residual, weight, 1e-6)
     for added in (dh, None):
         args = (dy, added, h, weight, rstd)
