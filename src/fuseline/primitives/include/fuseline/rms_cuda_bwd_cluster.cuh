@@ -108,7 +108,6 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
   using S = Stat<T>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STEP = Shape::STEP, ROOM = Shape::ROOM;
   constexpr int AHEAD = Shape::PLACES - ITEMS;
-  constexpr bool KEEP = sizeof(W) <= sizeof(T);  // the weight: for more there are no registers
   extern __shared__ __align__(16) unsigned char rooms[];
   __shared__ ClusterSum sums[2];
   const Cluster cluster;
@@ -151,16 +150,10 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
   for (int i = 0; i < AHEAD; ++i) copy_item(ahead, i, place(ITEMS + i));
   end_batch();
 
-  Pack<W, VEC> weights[KEEP ? ITEMS : 1];
-  if constexpr (KEEP) {
-    load_weight(a.weight ? a.weight + begin : nullptr, 0, STEP, cols, weights);
+  Pack<W, VEC> weights[ITEMS];
+  load_weight(a.weight ? a.weight + begin : nullptr, 0, STEP, cols, weights);
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
-  }
-  const auto times_weight = [&](const Values<S, VEC>& dy, int i) {
-    if constexpr (KEEP) return times(dy, kept<S>(weights[i], a.weight_offset));
-    return weighted<S, W, VEC>(dy, a.weight, a.weight_offset, begin + i * STEP);
-  };
+  for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
   S acc[ITEMS][VEC] = {};
   S rstds = 0;            // of as many rows as a warp has lanes
   cluster.synchronize();  // no block sends to one that is not ready
@@ -170,7 +163,7 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
       rstds = mine < rows ? a.rstd[mine] : S(0);
     }
     const S rstd = __shfl_sync(kFullMask, rstds, turn % kWarp);
-    if constexpr (KEEP && sizeof(W) == 2) {
+    if constexpr (sizeof(W) == 2) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {  // or they were unpacked for all rows at once
 #pragma unroll
@@ -185,7 +178,8 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
       const T* const x = reinterpret_cast<const T*>(place(i));
       const T* const dy = reinterpret_cast<const T*>(place(i) + ROOM);
       const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x)), rstd);
-      const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy)), g = times_weight(d, i);
+      const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy));
+      const Values<S, VEC> g = times(d, kept<S>(weights[i], a.weight_offset));
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
         acc[i][v] += d.v[v] * xhat.v[v];
@@ -211,7 +205,8 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
         const T* const dy = reinterpret_cast<const T*>(place(i) + ROOM);
         const T* const added = reinterpret_cast<const T*>(place(i) + 2 * ROOM);
         const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x)), rstd);
-        const Values<S, VEC> g = times_weight(unpack<S>(load<T, VEC>(dy)), i);
+        const Values<S, VEC> g =
+            times(unpack<S>(load<T, VEC>(dy)), kept<S>(weights[i], a.weight_offset));
         store<T, VEC>(dx + i * STEP, sum_with(a, added, gradient(xhat, g, rstd, mean)));
       }
       copy_item(ahead, (i + AHEAD) % ITEMS, place(i));

@@ -80,7 +80,7 @@ auto with_bwd_shape(int64_t n, const F& f) {
       if (packs <= 4 * 512) return if_it_fits(BwdShape<VEC, 4, true, 512, 1, kStages, false>{});
       if (packs <= 4 * 1024) return if_it_fits(BwdShape<VEC, 4, true, 1024, 1, 1, false>{});
     }
-    if (resident_clusters<T, W, ADDS>(n) > 0) return f(BwdCluster<T, ADDS>{});
+    if (resident_clusters<T, W, ADDS>(n) > 0) return f(BwdCluster<T, W, ADDS>{});
   }
   return f(Long{});
 }
@@ -121,7 +121,7 @@ int64_t parts_by_length(BwdProblem& p, int sms) {
     if constexpr (std::is_same_v<Shape, Long>) {
       const int64_t most = ceil_div(sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
       return p.blocks = std::max<int64_t>(1, std::min(p.rows, most));
-    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, ADDS>>) {
+    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
       const int64_t rows = std::max<int64_t>(1, p.rows);
       p.blocks = std::min<int64_t>(rows, resident_clusters<T, W, ADDS>(p.n));
       return parts_of(rows, p.blocks);
@@ -148,7 +148,7 @@ void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
         const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
         bwd_long_dweight_kernel<T, W, VEC, ADDS><<<grid, kTileThreads, 0, p.stream>>>(a);
       }
-    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, ADDS>>) {
+    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
       launch_clusters(a, p);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
