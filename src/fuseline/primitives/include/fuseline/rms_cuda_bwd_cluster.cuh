@@ -9,7 +9,7 @@ constexpr int kMaxCluster = 16;
 
 // The cluster of the calling block.
 struct Cluster {
-  unsigned size, rank, index, count;  // blocks, this one among them; this cluster among all
+  unsigned size, rank, index, count;  // blocks (2^k), this one among them; this one of all clusters
 
   __device__ Cluster() {
 #if __CUDA_ARCH__ >= 900
@@ -69,7 +69,7 @@ __device__ __forceinline__ double cluster_sum(const Cluster& cluster, double v, 
   if (threadIdx.x == 0) place.arrival.expect(cluster.size * sizeof(v));
   if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, v);
   place.wait(parity);
-  return lanes_sum(place.blocks[threadIdx.x % cluster.size], cluster.size);
+  return lanes_sum(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);
 }
 
 // Keeps a value in its registers: the compiler can neither compute it again nor, ahead of a loop,
