@@ -18,7 +18,8 @@ SPEC = table.load()["add_rms_norm"]
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Elements of a row, and by how many the pointers miss 16 bytes: a length for each kernel.
 LENGTHS = [(61, 0), (128, 0), (130, 0), (512, 0), (1024, 0), (1027, 0), (2048, 0), (4096, 1),
-           (8192, 0), (12001, 0), (16384, 0), (20000, 1), (32768, 0), (70000, 0)]  # fmt: skip
+           (8192, 0), (12001, 0), (16384, 0), (20000, 1), (24584, 0), (32768, 0), (70000, 0),
+          (800000, 0)]  # fmt: skip
 
 pytestmark = pytest.mark.gpu
 
@@ -42,15 +43,18 @@ def _trial(dtype: torch.dtype) -> Trial:
         (4096, 0, "FwdShape<8, 4, 0, 128", "BwdShape<8, 2, true, 512"),
         (8192, 0, "FwdShape<8, 4, 0, 512", "BwdShape<8, 2, true, 512"),
         (16384, 0, "FwdShape<8, 4, 0, 512", "BwdShape<8, 2, true, 1024"),
-        (32768, 0, "FwdShape<8, 4, 0, 1024", "bwd_long_dx_kernel<B, B, 8, true>"),
-        (65536, 0, "fwd_long_kernel<B, B, 8, true", "bwd_long_dx_kernel<B, B, 8, true>"),
+        (16392, 0, "FwdShape<8, 4, 0, 1024", "ClusterShape<8, 6, 512, 9>, true>"),
+        (32768, 0, "FwdShape<8, 4, 0, 1024", "ClusterShape<8, 6, 512, 9>, true>"),
+        (65536, 0, "fwd_long_kernel<B, B, 8, true", "ClusterShape<8, 6, 512, 9>, true>"),
+        (393216, 0, "fwd_long_kernel<B, B, 8, true", "ClusterShape<8, 6, 512, 9>, true>"),
+        (393224, 0, "fwd_long_kernel<B, B, 8, true", "bwd_long_dx_kernel<B, B, 8, true>"),
         (4096, 1, "fwd_skew_kernel<B, B, 3, 512, true", "OddShape<8, 0, 512"),
         (1027, 0, "FwdOddShape<33, 128", "OddShape<33, 32,"),
         (130, 0, "FwdShape<2, 5, 16,", "OddShape<9, 16,"),
         (61, 0, "FwdShape<1, 5, 16,", "OddShape<4, 16,"),
         (12001, 0, "fwd_skew_kernel<B, B, 3, 512, true", "bwd_long_dx_kernel<B, B, 1"),
-        (40000, 1, "fwd_long_kernel<B, B, 1, true", "bwd_long_dx_kernel<B, B, 1, true>"),
-        (20000, 1, "fwd_skew_kernel<B, B, 4, 1024, true", "bwd_long_dx_kernel<B, B, 1, true>"),
+        (40000, 1, "fwd_long_kernel<B, B, 1, true>", "bwd_long_dx_kernel<B, B, 1, true>"),
+        (20000, 1, "fwd_skew_kernel<B, B, 4, 1024, true>", "bwd_long_dx_kernel<B, B, 1, true>"),
     ],
 )  # fmt: skip
 def test_each_regime_runs_its_kernel(n: int, offset: int, forward: str, backward: str) -> None:
@@ -71,7 +75,7 @@ def test_each_regime_runs_its_kernel(n: int, offset: int, forward: str, backward
 def test_each_regime_keeps_the_budget(n: int, offset: int, dtype: torch.dtype, weight: str) -> None:
     """Once with fewer rows than a block holds, once with more than the GPU holds at a time."""
     trial = _trial(dtype)
-    for rows in (3, 5000 if n < 2000 else 300):
+    for rows in (3, 5000 if n < 2000 else 300 if n < 100000 else 40):
         inputs = _inputs(rows, n, offset, dtype)
         if weight == "float32":
             inputs["weight"] = askew((n,), offset, torch.float32)
@@ -82,6 +86,17 @@ def test_each_regime_keeps_the_budget(n: int, offset: int, dtype: torch.dtype, w
         assert torch.equal(h, inputs["x"] + inputs["residual"])
         assert trial.wrong(inputs, "fwd") is None
         dys = tuple(askew((rows, n), offset, dtype) for _ in range(2))
+        assert trial.wrong(inputs, "bwd", dys) is None
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("packs", [4097, 6144, 6145, 12289, 24577, 49151, 49152])
+def test_clusters_keep_the_budget(packs: int, dtype: torch.dtype) -> None:
+    """Rows around what clusters of 2, 4, 8 and 16 blocks hold, and more than are added at once."""
+    n, trial = packs * 16 // dtype.itemsize, _trial(dtype)
+    for rows in (1, 2, 530 if packs > 49000 else 41):
+        inputs = _inputs(rows, n, 0, dtype)
+        dys = tuple(askew((rows, n), 0, dtype) for _ in range(2))
         assert trial.wrong(inputs, "bwd", dys) is None
 
 

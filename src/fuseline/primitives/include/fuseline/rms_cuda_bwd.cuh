@@ -120,6 +120,19 @@ __device__ __forceinline__ void store_sums(S* to, const S (&sums)[VEC]) {
   store<S, VEC>(to, p);
 }
 
+// Writes what a thread added up, packs `step` columns apart from `first` on, and begins anew.
+template <typename S, int ITEMS, int VEC>
+__device__ __forceinline__ void write_part(S (&acc)[ITEMS][VEC], S* part, int first, int step,
+                                           int n) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int col = first + i * step;
+    if (col < n) store_sums(part + col, acc[i]);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) acc[i][v] = 0;
+  }
+}
+
 // Adds up what the warps of a block left in `sums`, one row of n each; all columns side by side.
 template <typename S>
 __device__ __forceinline__ void add_warps(const S* sums, S* partial, int n) {
@@ -262,13 +275,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     ++turn;
     if constexpr (MULTI_WARP) {
       if (a.partial && (turn % kRowsInTurn == 0 || base + row_step >= a.rows)) {
-#pragma unroll
-        for (int i = 0; i < ITEMS; ++i) {
-          const int col = first + i * step;
-          if (col < n) store_sums(a.partial + part * a.n + col, acc[i]);
-#pragma unroll
-          for (int v = 0; v < VEC; ++v) acc[i][v] = 0;
-        }
+        write_part(acc, a.partial + part * a.n, first, step, n);
         part += gridDim.x;
       }
     }

@@ -45,7 +45,7 @@ struct BwdProblem {
   int64_t added_stride;
   int64_t x_stride;
   int64_t n;
-  int64_t blocks;
+  int64_t blocks;  // or clusters
   int64_t parts;
   double weight_offset;
   WeightType weight_type;

@@ -4,12 +4,12 @@
 #include "fuseline/rms_cuda_blocks.cuh"
 #include "fuseline/rms_cuda_bwd_long.cuh"
 #include "fuseline/rms_cuda_bwd_odd.cuh"
-#include "fuseline/rms_cuda_launch.h"
+#include "fuseline/rms_cuda_launch_cluster.cuh"
 
 namespace fuseline::rms {
 namespace {
 
-struct Long {};  // rows that no block can hold
+struct Long {};  // rows that neither a block nor a cluster can hold
 
 // A shape of bwd_odd_kernel, named like those of bwd_kernel.
 template <int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_>
@@ -45,9 +45,10 @@ BwdLaunch bwd_launch(int64_t n) {
   return l;
 }
 
-// Calls f with the shape for rows of `packs` accesses, or with Long. Threads have few registers
-// where many of them are needed to hold a row; docs/decisions/0004 has the measurements.
-template <typename T, int VEC, bool ADDS, typename F>
+// Calls f with the shape for rows of `packs` accesses, of a block or a cluster, or with Long.
+// Threads have few registers where many of them are needed to hold a row; docs/decisions/0004 has
+// the measurements.
+template <typename T, typename W, int VEC, bool ADDS, typename F>
 auto with_bwd_shape(int64_t n, const F& f) {
   const auto if_it_fits = [&](auto shape) {
     const bool fits = bwd_launch<T, decltype(shape), ADDS>(n).shared <= most_shared();
@@ -79,6 +80,7 @@ auto with_bwd_shape(int64_t n, const F& f) {
       if (packs <= 4 * 512) return if_it_fits(BwdShape<VEC, 4, true, 512, 1, kStages, false>{});
       if (packs <= 4 * 1024) return if_it_fits(BwdShape<VEC, 4, true, 1024, 1, 1, false>{});
     }
+    if (resident_clusters<T, W, ADDS>(n) > 0) return f(BwdCluster<T, W, ADDS>{});
   }
   return f(Long{});
 }
@@ -97,6 +99,13 @@ int64_t bwd_blocks(int64_t tiles, int threads, int sms) {
   return Shape::MULTI_WARP ? blocks : std::max(blocks, ceil_div(tiles, kRowsInTurn));
 }
 
+// Parts of dweight that blocks or clusters write: one each every kRowsInTurn rows, the last time
+// only those with rows left.
+int64_t parts_of(int64_t rows, int64_t blocks) {
+  const int64_t full = (ceil_div(rows, blocks) - 1) / kRowsInTurn * blocks;
+  return full + std::min(blocks, rows - full * kRowsInTurn);
+}
+
 // Column tiles of the kernels for long rows, and the blocks that share the rows of each.
 constexpr int kTileThreads = 256;
 constexpr int kTileBlocksPerSm = 4;
@@ -105,21 +114,22 @@ int64_t column_tiles(int64_t n) {
   return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
 }
 
-template <typename T, int VEC, bool ADDS>
+template <typename T, typename W, int VEC, bool ADDS>
 int64_t parts_by_length(BwdProblem& p, int sms) {
-  return with_bwd_shape<T, VEC, ADDS>(p.n, [&](auto shape) -> int64_t {
+  return with_bwd_shape<T, W, VEC, ADDS>(p.n, [&](auto shape) -> int64_t {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       const int64_t most = ceil_div(sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
       return p.blocks = std::max<int64_t>(1, std::min(p.rows, most));
+    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
+      const int64_t rows = std::max<int64_t>(1, p.rows);
+      p.blocks = std::min<int64_t>(rows, resident_clusters<T, W, ADDS>(p.n));
+      return parts_of(rows, p.blocks);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(p.n);
       const int64_t tiles = std::max<int64_t>(1, ceil_div(p.rows, l.groups));
       p.blocks = bwd_blocks<Shape>(tiles, l.threads, sms);
-      if (!Shape::MULTI_WARP) return p.blocks;
-      // Each block writes a part every kRowsInTurn rows; the last time only those with rows left.
-      const int64_t full = (ceil_div(tiles, p.blocks) - 1) / kRowsInTurn * p.blocks;
-      return full + std::min(p.blocks, tiles - full * kRowsInTurn);
+      return Shape::MULTI_WARP ? parts_of(tiles, p.blocks) : p.blocks;
     }
   });
 }
@@ -127,7 +137,7 @@ int64_t parts_by_length(BwdProblem& p, int sms) {
 template <typename T, typename W, int VEC, bool ADDS>
 void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
   const auto blocks = static_cast<unsigned>(p.blocks);
-  with_bwd_shape<T, VEC, ADDS>(a.n, [&](auto shape) {
+  with_bwd_shape<T, W, VEC, ADDS>(a.n, [&](auto shape) {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       if (a.dx) {
@@ -138,6 +148,8 @@ void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
         const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
         bwd_long_dweight_kernel<T, W, VEC, ADDS><<<grid, kTileThreads, 0, p.stream>>>(a);
       }
+    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
+      launch_clusters(a, p);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
       static std::atomic<uint64_t> done;
@@ -171,8 +183,8 @@ bool bwd_is_wide(const BwdProblem& p) {
 
 template <typename T, typename W, bool ADDS>
 int64_t parts_typed(BwdProblem& p, int sms) {
-  return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>, ADDS>(p, sms)
-                              : parts_by_length<T, 1, ADDS>(p, sms);
+  return bwd_is_wide<T, W>(p) ? parts_by_length<T, W, kVec<T>, ADDS>(p, sms)
+                              : parts_by_length<T, W, 1, ADDS>(p, sms);
 }
 
 template <typename T, typename W, bool ADDS>

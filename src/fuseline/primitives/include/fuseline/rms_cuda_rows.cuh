@@ -49,14 +49,20 @@ struct Arrival {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
+  // Counts one of the copies, which is to bring so many bytes.
+  __device__ void expect(unsigned bytes) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state)),
+                 "r"(bytes)
+                 : "memory");
+#endif
+  }
   // Starts one of the copies; 16 divides addresses and bytes.
   __device__ void copy(void* to, const void* from, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
     // What was read from this room through the other proxy was read before.
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state)),
-                 "r"(bytes)
-                 : "memory");
+    expect(bytes);
     if (bytes == 0) return;
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
