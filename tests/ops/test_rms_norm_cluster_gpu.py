@@ -1,11 +1,14 @@
-"""RMSNorm's backward of rows that a cluster of blocks holds: which, how exact, the same bits."""
+"""RMSNorm of rows that a cluster of blocks holds: which, how exact, the same bits."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from ops.on_a_gpu import askew, kernels
 
+import fuseline
 from fuseline import table
 from fuseline.testing.trial import Trial, same_bits
 
@@ -29,6 +32,17 @@ def _weight(kind: str, n: int, dtype: torch.dtype) -> torch.Tensor | None:
     return askew((n,), 0, torch.float32 if kind == "float32" else dtype)
 
 
+def _forward_inputs(op: str, packs: int, dtype: torch.dtype) -> dict[str, Any]:
+    n = packs * 16 // dtype.itemsize
+    names = ("x", "residual") if op == "add_rms_norm" else ("x",)
+    rows = {name: askew((41, n), 0, dtype) for name in names}
+    return {**rows, "weight": _weight("same", n, dtype), "eps": 1e-6}
+
+
+def _tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
 @pytest.mark.parametrize("weight", ["same", "float32", "none"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("packs", PACKS)
@@ -42,6 +56,43 @@ def test_clusters_keep_the_budget(packs: int, dtype: torch.dtype, weight: str) -
             "eps": 1e-6,
         }
         assert _trial(dtype).wrong(inputs, "bwd", (askew((rows, n), 0, dtype),)) is None
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("packs", PACKS)
+def test_forward_clusters_keep_the_budget(packs: int, dtype: torch.dtype, op: str) -> None:
+    """And know not the batch."""
+    inputs, spec = _forward_inputs(op, packs, dtype), table.load()[op]
+    trial = Trial(spec, spec.implementation("cuda"), spec.cases[0], dtype, torch.device("cuda"))
+    assert trial.wrong(inputs, "fwd") is None
+    call = getattr(fuseline, op)
+    names = kernels(lambda: call(**inputs, impl="cuda"))
+    assert any("fwd_cluster" in k for k in names) == (4096 < packs <= 65536), names
+    whole = call(**inputs, impl="cuda")
+    for rows in (slice(0, 1), slice(17, 19)):
+        part = {k: v[rows] for k, v in inputs.items() if k in ("x", "residual")}
+        alone = call(**(inputs | part), impl="cuda")
+        for all_rows, some in zip(_tuple(whole), _tuple(alone), strict=True):
+            assert same_bits(some, all_rows[rows])
+
+
+@pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("packs", [4097, 16385, 65536])
+def test_forward_clusters_look_twice_at_rows_out_of_range(
+    packs: int, dtype: torch.dtype, op: str
+) -> None:
+    inputs, call = _forward_inputs(op, packs, dtype), getattr(fuseline, op)
+    h = _tuple(call(**inputs, impl="cuda"))[-1] if op == "add_rms_norm" else inputs["x"]
+    row = h[17].double()
+    expected = row * (row.square().mean().rsqrt()) * inputs["weight"].double()
+    for name in inputs.keys() & {"x", "residual"}:
+        inputs[name][17] *= 2.0 ** (530 if dtype == torch.float64 else 80)
+    y = _tuple(call(**inputs, impl="cuda"))[0]
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(y[17].double(), expected, rtol=4 * eps, atol=0)
+    assert y.isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

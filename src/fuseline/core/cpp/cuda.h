@@ -58,14 +58,17 @@ class DeviceScope {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
-inline int sm_count(int device) {
+template <cudaDeviceAttr ATTRIBUTE>
+int device_attribute(int device) {
   constexpr int kMaxDevices = 64;
-  static int counts[kMaxDevices] = {};
-  if (device < kMaxDevices && counts[device]) return counts[device];
-  int count = 0;
-  FUSELINE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  if (device < kMaxDevices) counts[device] = count;
-  return count;
+  static int known[kMaxDevices] = {};
+  if (device < kMaxDevices && known[device]) return known[device];
+  int value = 0;
+  FUSELINE_CUDA_CHECK(cudaDeviceGetAttribute(&value, ATTRIBUTE, device));
+  if (device < kMaxDevices) known[device] = value;
+  return value;
 }
+inline int sm_count(int device) { return device_attribute<cudaDevAttrMultiProcessorCount>(device); }
+inline int l2_bytes(int device) { return device_attribute<cudaDevAttrL2CacheSize>(device); }
 
 }  // namespace fuseline

@@ -2,75 +2,9 @@
 #pragma once
 
 #include "fuseline/rms_cuda_bwd.cuh"
+#include "fuseline/rms_cuda_cluster.cuh"
 
 namespace fuseline::rms {
-
-constexpr int kMaxCluster = 16;
-
-// The cluster of the calling block.
-struct Cluster {
-  unsigned size, rank, index, count;  // blocks (2^k), this one among them; this one of all clusters
-
-  __device__ Cluster() {
-#if __CUDA_ARCH__ >= 900
-    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
-#endif
-  }
-  __device__ static void synchronize() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-#endif
-  }
-};
-
-// Where the blocks of a cluster leave their sums, in each of them. An arrival counts what is sent;
-// the cluster's own barrier would first wait for everything that was stored to memory.
-struct ClusterSum {
-  double blocks[kMaxCluster];
-  double warps[kWarp];
-  Arrival arrival;
-
-  // Writes v to blocks[from] of block `to`.
-  __device__ void send(unsigned from, unsigned to, double v) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n.reg .b32 place, barrier;\n"
-        "mapa.shared::cluster.u32 place, %0, %2;\n"
-        "mapa.shared::cluster.u32 barrier, %1, %2;\n"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f64 [place], %3, [barrier];\n"
-        "}" ::"r"(Arrival::address(&blocks[from])),
-        "r"(Arrival::address(&arrival)), "r"(to), "d"(v)
-        : "memory");
-#endif
-  }
-  // Arrival::wait for what comes from other blocks.
-  __device__ void wait(unsigned parity) const {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n.reg .pred done;\n"
-        "again_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again_%=;\n}" ::"r"(Arrival::address(&arrival)),
-        "r"(parity)
-        : "memory");
-#endif
-  }
-};
-
-// Sum of v over all threads of a cluster; every one of them gets it, in an order that depends on
-// their number alone. The caller takes two places in turn: nobody sends to one again before all of
-// this block have come to the next sum, and so have read this one.
-template <int THREADS>
-__device__ __forceinline__ double cluster_sum(const Cluster& cluster, double v, ClusterSum& place,
-                                              unsigned parity) {
-  v = row_sum<true>(v, THREADS, place.warps);
-  if (threadIdx.x == 0) place.arrival.expect(cluster.size * sizeof(v));
-  if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, v);
-  place.wait(parity);
-  return lanes_sum(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);
-}
 
 // Keeps a value in its registers: the compiler can neither compute it again nor, ahead of a loop,
 // what follows from it.
@@ -155,8 +89,8 @@ __global__ void __launch_bounds__(Shape::THREADS, 1)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
   S acc[ITEMS][VEC] = {};
-  S rstds = 0;            // of as many rows as a warp has lanes
-  cluster.synchronize();  // no block sends to one that is not ready
+  S rstds = 0;             // of as many rows as a warp has lanes
+  Cluster::synchronize();  // no block sends to one that is not ready
   for (int turn = 0; row < rows; row += step, ++turn) {
     if (turn % kWarp == 0) {
       const int mine = row + static_cast<int>(threadIdx.x) % kWarp * step;

@@ -28,6 +28,7 @@ struct FwdProblem {
   const float* scale;  // of a y in e4m3
   WeightType weight_type;
   int sms;
+  int l2_bytes;
   cudaStream_t stream;
 };
 

@@ -4,7 +4,7 @@
 #include "fuseline/rms_cuda_blocks.cuh"
 #include "fuseline/rms_cuda_bwd_long.cuh"
 #include "fuseline/rms_cuda_bwd_odd.cuh"
-#include "fuseline/rms_cuda_launch_cluster.cuh"
+#include "fuseline/rms_cuda_launch_bwd_cluster.cuh"
 
 namespace fuseline::rms {
 namespace {
@@ -80,7 +80,7 @@ auto with_bwd_shape(int64_t n, const F& f) {
       if (packs <= 4 * 512) return if_it_fits(BwdShape<VEC, 4, true, 512, 1, kStages, false>{});
       if (packs <= 4 * 1024) return if_it_fits(BwdShape<VEC, 4, true, 1024, 1, 1, false>{});
     }
-    if (resident_clusters<T, W, ADDS>(n) > 0) return f(BwdCluster<T, W, ADDS>{});
+    if (resident_bwd_clusters<T, W, ADDS>(n) > 0) return f(BwdCluster<T, W, ADDS>{});
   }
   return f(Long{});
 }
@@ -123,7 +123,7 @@ int64_t parts_by_length(BwdProblem& p, int sms) {
       return p.blocks = std::max<int64_t>(1, std::min(p.rows, most));
     } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
       const int64_t rows = std::max<int64_t>(1, p.rows);
-      p.blocks = std::min<int64_t>(rows, resident_clusters<T, W, ADDS>(p.n));
+      p.blocks = std::min<int64_t>(rows, resident_bwd_clusters<T, W, ADDS>(p.n));
       return parts_of(rows, p.blocks);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(p.n);
@@ -149,7 +149,7 @@ void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
         bwd_long_dweight_kernel<T, W, VEC, ADDS><<<grid, kTileThreads, 0, p.stream>>>(a);
       }
     } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
-      launch_clusters(a, p);
+      launch_bwd_clusters(a, p);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
       static std::atomic<uint64_t> done;

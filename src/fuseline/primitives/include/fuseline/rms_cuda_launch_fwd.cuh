@@ -2,7 +2,9 @@
 #pragma once
 
 #include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/rms_cuda_fwd_cluster.cuh"
 #include "fuseline/rms_cuda_launch.h"
+#include "fuseline/rms_cuda_launch_cluster.cuh"
 #include "fuseline/rms_cuda_skew.cuh"
 
 namespace fuseline::rms {
@@ -39,10 +41,34 @@ void fwd_long(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   fwd_long_kernel<T, W, VEC, ADDS, Y><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
 }
 
+// False where no cluster of such blocks holds a row, or the GPU has none.
+template <typename T, typename W, typename Shape, bool ADDS, typename Y>
+bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
+  const auto kernel = fwd_cluster_kernel<T, W, Shape, ADDS, Y>;
+  const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n, 0);
+  static CountedClusters counted;
+  if (resident_clusters(kernel, l, counted) == 0) return false;
+  static std::atomic<uint64_t> done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
+    return cudaLaunchKernelEx(&config, kernel, a, l.slice);
+  });
+  return true;
+}
+
 // Rows of at most a warp's threads.
-template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS, typename Y>
+template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, int THREADS = kSmallBlock,
+          bool ADDS, typename Y>
 void fwd_short(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
-  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, 1, true>>(a, s);
+  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, THREADS, 1, true>>(a, s);
+}
+
+// Rows that are better held by a cluster than by a block.
+template <typename T, typename W, bool ADDS, typename Y>
+bool fwd_by_clusters(const FwdArgs<T, W, ADDS, Y>& a, int64_t packs, cudaStream_t s) {
+  constexpr int VEC = kVec<T>;
+  if (packs <= 8 * 8 * 256) return fwd_clustered<T, W, FwdShape<VEC, 8, 0, 256, 4, false>>(a, s);
+  return fwd_clustered<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
 }
 
 template <typename T, typename W, bool ADDS, typename Y>
@@ -55,32 +81,25 @@ void fwd_aligned(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
   if (packs <= 8) return fwd_short<T, W, VEC, 1, 8>(a, s);
   if (packs <= 16) return fwd_short<T, W, VEC, 1, 16>(a, s);
   if (packs <= 32) return fwd_short<T, W, VEC, 2, 16>(a, s);
-  if (packs <= 64) return fwd_short<T, W, VEC, 4, 16>(a, s);
+  if (packs <= 64) return fwd_short<T, W, VEC, 4, 16, 64>(a, s);
   if (packs <= 128) return fwd_short<T, W, VEC, 4, 32>(a, s);
-  if (packs <= 4 * 128) {
-    fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
-  } else if constexpr (ADDS) {
-    // A residual takes the registers of as many packs again.
-    if (packs <= 4 * 512) {
-      fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 2, false>>(a, s);
-    } else if (packs <= 4 * kMaxBlock) {
-      fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
-    } else {
-      fwd_long<T, W, VEC>(a, s);
-    }
-  } else if (packs <= 4 * (sizeof(T) == 2 ? 256 : 512)) {
-    fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 1, true>>(a, s);
-  } else if (sizeof(T) == 2 && packs <= 8 * 256) {
-    fwd_shaped<T, W, FwdShape<VEC, 8, 0, 256, 4, false>>(a, s);
-  } else if (sizeof(T) == 4 && packs <= 8 * 512) {
-    fwd_shaped<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
-  } else if (packs <= 4 * kMaxBlock) {
-    fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
-  } else if (packs <= 8 * kMaxBlock) {
-    fwd_shaped<T, W, FwdShape<VEC, 8, 0, kMaxBlock, 1, false>>(a, s);
-  } else {
-    fwd_long<T, W, VEC>(a, s);
+  if (packs <= 4 * 128) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
+  // A residual takes the registers of as many packs again.
+  using Middle = FwdShape<VEC, 4, 0, 512, ADDS ? 2 : 1, !ADDS>;
+  if (packs <= 4 * 512) return fwd_shaped<T, W, Middle>(a, s);
+  if constexpr (!ADDS && sizeof(T) < 8) {
+    if (packs <= 8 * 512) return fwd_shaped<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
   }
+  if (packs > 8 * 512 && fwd_by_clusters(a, packs, s)) return;
+  if (packs <= 4 * kMaxBlock) {
+    return fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
+  }
+  if constexpr (!ADDS) {
+    if (packs <= 8 * kMaxBlock) {
+      return fwd_shaped<T, W, FwdShape<VEC, 8, 0, kMaxBlock, 1, false>>(a, s);
+    }
+  }
+  fwd_long<T, W, VEC>(a, s);
 }
 
 // A shape of fwd_odd_kernel.
@@ -139,6 +158,8 @@ void fwd_odd(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t s) {
 
 template <typename T, typename W, bool ADDS, typename Y>
 cudaError_t fwd_typed(const FwdProblem& p) {
+  // Then y stays there for who reads it next. Larger tensors are slower so, and none stays.
+  const bool fits_l2 = p.rows * p.n * static_cast<int64_t>(sizeof(T)) <= p.l2_bytes / 3 * 2;
   FwdArgs<T, W, ADDS, Y> a{{},
                            {},
                            static_cast<const T*>(p.x),
@@ -151,7 +172,8 @@ cudaError_t fwd_typed(const FwdProblem& p) {
                            p.eps,
                            static_cast<Stat<T>>(p.n),
                            static_cast<Stat<T>>(1.0 / static_cast<double>(p.n)),
-                           static_cast<Stat<T>>(p.weight_offset)};
+                           static_cast<Stat<T>>(p.weight_offset),
+                           fits_l2 ? kEvictFirst : kEvictNormal};
   if constexpr (ADDS) {
     a.residual = static_cast<const T*>(p.residual);
     a.new_residual = static_cast<T*>(p.new_residual);
