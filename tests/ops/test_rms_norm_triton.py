@@ -80,15 +80,6 @@ def test_the_weight_is_asked_for_before_or_after_the_reduction_as_the_tile_says(
 
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
-@pytest.mark.parametrize("reload", [True, False])
-def test_a_row_is_read_again_after_the_reduction_if_the_tile_says_so(reload):
-    forward = launches(4096, torch.bfloat16, torch.bfloat16, Tile(4096, 8, reload=reload))[0]
-    ptx = compile_for_hopper(*forward).asm["ptx"]
-    # Only this second reading has this policy.
-    assert ("L1::evict_first" in ptx[ptx.index("shfl.sync") :]) == reload
-
-
-@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
 def test_neither_rows_nor_eps_recompile():
     """Row counts, strides and eps are plain run-time arguments of every kernel."""
     found = [launches(n, torch.float32, torch.float32) for n in (64, 70000)]

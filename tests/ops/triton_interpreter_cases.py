@@ -301,7 +301,6 @@ def test_the_raw_backward_refuses_what_it_cannot_read():
     [
         (61, Tile(256, 1, weight_first=True)),
         (257, Tile(512, 2)),
-        (257, Tile(512, 2, reload=True)),
         (257, Tile(64, 1, weight_first=True)),  # in blocks
         (1027, Tile(4096, 4, 2, 3)),
     ],

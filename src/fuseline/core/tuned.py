@@ -33,7 +33,6 @@ class Tile(NamedTuple):
 
     programs      resident on each SM, where the grid is one wave of them (backward)
     weight_first  ask for the weight before the row is reduced (forward)
-    reload        read the row a second time, from the caches, instead of keeping it (forward)
     """
 
     size: int
@@ -41,13 +40,12 @@ class Tile(NamedTuple):
     stages: int = 1
     programs: int = 1
     weight_first: bool = False
-    reload: bool = False
 
     def __str__(self) -> str:
         words = [f"{self.size}", f"{self.warps}w"]
         words += [f"{self.stages}s"] if self.stages > 1 else []
         words += [f"{self.programs}p"] if self.programs > 1 else []
-        return "-".join(words + ["first"] * self.weight_first + ["reload"] * self.reload)
+        return "-".join(words + ["first"] * self.weight_first)
 
 
 class Entry(NamedTuple):
@@ -211,7 +209,7 @@ def _entry(where: str, came: Any) -> Entry:
 
 def _fault(name: str, value: Any) -> str:
     """Return what was expected instead of the value, or ""."""
-    if name in ("weight_first", "reload"):
+    if name == "weight_first":
         return "" if isinstance(value, bool) else "true or false"
     if name == "row" and value is None:
         return ""

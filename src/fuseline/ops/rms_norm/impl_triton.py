@@ -43,9 +43,9 @@ _BWD_COUNTS = ["n_rows", "n_cols", "x_stride", "dy_stride"]
 def _fwd_kernel(
     x_ptr, w_ptr, y_ptr, rstd_ptr, n_rows, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WEIGHT_FIRST: tl.constexpr,
-    RELOAD: tl.constexpr, OFFSET: tl.constexpr,
+    OFFSET: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS whole rows: reads x and the weight, writes y and rstd."""
+    """Owns ROWS whole rows: reads x and the weight once, writes y and rstd."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     eps = float64_of(eps_high, eps_low)
     width = n_cols // VEC * VEC
@@ -54,10 +54,7 @@ def _fwd_kernel(
     live = rows < n_rows
     mask = live[:, None] & (cols < width)[None, :]
     x_ptrs = x_ptr + rows[:, None] * (x_stride // VEC * VEC) + cols[None, :]
-    if RELOAD:
-        x = tl.load(x_ptrs, mask, other=0.0, eviction_policy="evict_last").to(acc)
-    else:
-        x = tl.load(x_ptrs, mask, other=0.0).to(acc)
+    x = tl.load(x_ptrs, mask, other=0.0).to(acc)
     # Before the reduction its trip to memory is hidden behind that of x; its registers cost large
     # rows a third of the resident programs.
     if w_ptr is not None and WEIGHT_FIRST:
@@ -70,9 +67,6 @@ def _fwd_kernel(
     mean = (divide(squares, tl.cast(n_cols, sums)) + eps.to(sums)).to(acc)
     good = live & in_range(mean)
     rstd = inverse_sqrt(mean)
-    # A long row kept in registers leaves so few programs resident that none loads while one stores.
-    if RELOAD:
-        x = tl.load(x_ptrs, mask, other=0.0, eviction_policy="evict_first").to(acc)
     y = x * rstd[:, None]
     if w_ptr is not None:
         if not WEIGHT_FIRST:
@@ -250,20 +244,13 @@ def _warps(size: int, element_size: int, accesses: tuple[int, ...]) -> list[int]
 
 def _fwd_tiles(element_size: int, row: int, longest: int) -> list[Tile]:
     least = max(row, 512)
-    kept = [
+    return [
         Tile(size, warps, weight_first=first)
-        for size in ((least, 2 * least, 4 * least) if row <= 1024 else (least, 2 * least))
+        for size in (least, 2 * least, 4 * least)
         if size <= min(longest, max(row, 16384))
         for warps in _warps(size, element_size, (1, 2, 4) if row <= 2048 else (2, 4, 8))
         for first in (False, True)
     ]
-    # Rows whose second reading hides behind the first one of other rows.
-    twice = [
-        Tile(row, warps, reload=True)
-        for warps in _warps(row, element_size, (2, 4) if row <= 8192 else (4,))
-        if row * element_size >= 16384
-    ]
-    return kept + twice
 
 
 def _bwd_tiles(element_size: int, row: int, longest: int) -> list[Tile]:
@@ -299,8 +286,7 @@ def _forward(
     if n_cols > tile.size:
         meta |= {"BLOCK": tile.size, "num_warps": tile.warps}
         return _fwd_long_kernel, (n_rows,), (x, weight, y, rstd, *counts), meta
-    meta |= whole_meta(n_cols, tile.size, tile.warps)
-    meta |= {"WEIGHT_FIRST": tile.weight_first, "RELOAD": tile.reload}
+    meta |= whole_meta(n_cols, tile.size, tile.warps) | {"WEIGHT_FIRST": tile.weight_first}
     grid = (divide_up(n_rows, meta["ROWS"]),)
     return _fwd_kernel, grid, (x, weight, y, rstd, n_rows, *counts), meta
 
