@@ -30,13 +30,10 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
   const bool exchanges = warp == Shape::WARPS;
   const int cols = exchanges ? 0 : block.cols - first;  // of the slice, from `first` on
   const int room = plan.slice * static_cast<int>(sizeof(T));
-  const auto row_at = [&](int turn) {
-    return block.group + static_cast<int64_t>(turn) * plan.groups;
-  };
   const auto bring = [&](int turn) {
     if (lane > 0 || turn >= block.rows) return;
     const int place = turn % plan.places;
-    const int64_t row = row_at(turn);
+    const int64_t row = block.row(plan, turn);
     const auto copy = [&](int nth, const T* from) {
       arrivals[place].copy(rooms + (place * ROOMS + nth) * room, from + block.begin,
                            from ? block.cols * static_cast<unsigned>(sizeof(T)) : 0);
@@ -48,9 +45,7 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
   if (threadIdx.x < kMaxPlaces) arrivals[threadIdx.x].init(ROOMS);
   if (threadIdx.x == 0 && block.rows > 0) turns[1].next_rstd = a.rstd[block.group];
   __syncthreads();
-  if (exchanges) {
-    for (int turn = 0; turn < plan.places; ++turn) bring(turn);
-  }
+  if (exchanges) fill(plan, bring);
   Pack<W, VEC> weights[ITEMS];
   load_weight(a.weight ? a.weight + block.begin + first : nullptr, 0, STEP, cols, weights);
 #pragma unroll
@@ -61,9 +56,10 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
   for (int turn = 0; turn < block.rows + plan.lag; ++turn) {
     const int due = turn - plan.lag;  // the row that is written in this turn
     if (exchanges) {
+      refill(plan, turn, bring);
       const int asked = lane == 0 ? turn + 1 : due;  // by different lanes, or each were waited for
-      const S rstd = asked >= 0 && asked < block.rows ? a.rstd[row_at(asked)] : S(0);
-      const double sum = exchange(plan, block, turn, warps[(turn + 1) % 2], bring);
+      const S rstd = asked >= 0 && asked < block.rows ? a.rstd[block.row(plan, asked)] : S(0);
+      const double sum = exchange(plan, block, turn, warps[(turn + 1) % 2]);
       if (lane == 0) turns[turn % 2].next_rstd = rstd;
       if (lane == 1)
         turns[turn % 2].rstd = rstd, turns[turn % 2].mean = static_cast<S>(sum) * a.inv_n;
@@ -102,7 +98,7 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
     const T* const added = dy + plan.slice;
     out.next(plan.places);
     if (!a.dx) continue;
-    T* const dx = a.dx + row_at(due) * a.n + block.begin + first;
+    T* const dx = a.dx + block.row(plan, due) * a.n + block.begin + first;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (i * STEP >= cols) continue;

@@ -40,29 +40,26 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
   const bool exchanges = warp == Shape::WARPS;
   const int cols = exchanges ? 0 : block.cols - first;  // of the slice, from `first` on
   const int room = plan.slice * static_cast<int>(sizeof(T));
-  const auto row_at = [&](int turn) {
-    return block.group + static_cast<int64_t>(turn) * plan.groups;
-  };
   const auto bring = [&](int turn) {
     if (lane > 0 || turn >= block.rows) return;
     const int place = turn % plan.places;
-    arrivals[place].copy(rooms + place * room, a.x + row_at(turn) * a.x_stride + block.begin,
+    arrivals[place].copy(rooms + place * room,
+                         a.x + block.row(plan, turn) * a.x_stride + block.begin,
                          block.cols * static_cast<unsigned>(sizeof(T)));
   };
   if (threadIdx.x < kMaxPlaces) arrivals[threadIdx.x].init(1);
   __syncthreads();
-  if (exchanges) {
-    for (int turn = 0; turn < plan.places; ++turn) bring(turn);
-  }
+  if (exchanges) fill(plan, bring);
   const auto divide = divisor(a.load_scale());
   Pack<W, VEC> weights[ITEMS];
   load_weight(a.weight ? a.weight + block.begin + first : nullptr, 0, STEP, cols, weights);
 
   Place in, out;
   for (int turn = 0; turn < block.rows + plan.lag; ++turn) {
-    const int64_t row = row_at(turn - plan.lag);  // that is written in this turn
+    const int64_t row = block.row(plan, turn - plan.lag);  // that is written in this turn
     if (exchanges) {
-      const double sum = exchange(plan, block, turn, warps[(turn + 1) % 2], bring);
+      refill(plan, turn, bring);
+      const double sum = exchange(plan, block, turn, warps[(turn + 1) % 2]);
       const double square = sum / static_cast<double>(a.n);
       const S largest = static_cast<S>(largest_of(square, a.eps));
       const S rstd = inverse_sqrt<T>(static_cast<S>(square + a.eps));

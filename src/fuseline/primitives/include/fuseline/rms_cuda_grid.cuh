@@ -81,6 +81,9 @@ struct GridBlock {
     cols = max(0, min(plan.slice, static_cast<int>(n) - begin));
     rows = (static_cast<int>(all_rows) - group + plan.groups - 1) / plan.groups;
   }
+  __device__ int64_t row(const GridPlan& plan, int nth) const {
+    return group + static_cast<int64_t>(nth) * plan.groups;
+  }
 };
 
 // A place of the ring, and how often it has come round.
@@ -95,23 +98,34 @@ struct Place {
 
 // A turn of the warp that exchanges sums: publishes that of the row before, which the other warps
 // left in `warps`, and returns that of row turn - lag, where there is one. No block waits for a row
-// before it has published it, so the one that is behind never waits for ever. `bring` begins to
-// bring a row into the place of one that all warps have left.
-template <int WARPS, typename Bring>
+// before it has published it, so the one that is behind never waits for ever.
+template <int WARPS>
 __device__ __forceinline__ double exchange(const GridPlan& plan, const GridBlock& block, int turn,
-                                           const double (&warps)[WARPS], const Bring& bring) {
+                                           const double (&warps)[WARPS]) {
   const int lane = threadIdx.x % kWarp, due = turn - plan.lag;
-  const auto sums_of = [&](int nth) {
-    return plan.sums + (block.group + static_cast<int64_t>(nth) * plan.groups) * plan.size;
-  };
+  const auto sums_of = [&](int nth) { return plan.sums + block.row(plan, nth) * plan.size; };
   Parts parts{sums_of(due), plan.size};
   if (due >= 0) parts.ask();  // its way is long
-  if (due >= 2) bring(due - 2 + plan.places);
   if (turn > 0 && turn <= block.rows) {
     const double sum = lanes_sum(lane < WARPS ? warps[lane] : 0.0, kWarp);
     if (lane == 0) publish(sums_of(turn - 1) + block.rank, sum);
   }
   return due >= 0 ? parts.sum() : 0.0;
+}
+
+// Begins to bring the first rows, by the warp that exchanges sums.
+template <typename Bring>
+__device__ __forceinline__ void fill(const GridPlan& plan, const Bring& bring) {
+#pragma unroll 1
+  for (int turn = 0; turn < plan.places; ++turn) bring(turn);
+}
+
+// Begins to bring a row into the place of the one that all warps wrote in the turn before the last.
+// Before anything is asked for: the copy's fence would wait for it.
+template <typename Bring>
+__device__ __forceinline__ void refill(const GridPlan& plan, int turn, const Bring& bring) {
+  const int left = turn - plan.lag - 2;
+  if (left >= 0) bring(left + plan.places);
 }
 
 }  // namespace fuseline::rms
