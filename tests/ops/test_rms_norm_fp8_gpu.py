@@ -43,7 +43,7 @@ def _trial(dtype: torch.dtype) -> Trial:
         (16384, 0, "FwdShape<8, 8, 0, 256"),
         (32768, 0, "FwdShape<8, 4, 0, 1024"),
         (65536, 0, "FwdShape<8, 8, 0, 1024"),
-        (131072, 0, "fwd_long_kernel<B, B, 8, false"),
+        (131072, 0, "fwd_grid_kernel<B, B"),
         (61, 0, "FwdShape<1, 5, 16,"),
         (130, 0, "FwdShape<2, 5, 16,"),
         (515, 0, "FwdShape<1, 17, 32,"),

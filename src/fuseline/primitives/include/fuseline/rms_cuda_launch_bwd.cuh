@@ -2,9 +2,11 @@
 #pragma once
 
 #include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/rms_cuda_bwd_grid.cuh"
 #include "fuseline/rms_cuda_bwd_long.cuh"
 #include "fuseline/rms_cuda_bwd_odd.cuh"
 #include "fuseline/rms_cuda_launch_cluster.cuh"
+#include "fuseline/rms_cuda_launch_grid.cuh"
 
 namespace fuseline::rms {
 namespace {
@@ -181,10 +183,28 @@ bool bwd_is_wide(const BwdProblem& p) {
          aligned<T>(p.added, p.added_stride) && aligned<T>(p.weight, 0);
 }
 
+template <typename T, bool ADDS>
+GridPlan bwd_grid_plan(const BwdProblem& p) {
+  return grid_plan<T, Grid<T>>(p.rows, p.n, p.sms, kRooms<ADDS>);
+}
+
 template <typename T, typename W, bool ADDS>
-int64_t parts_typed(BwdProblem& p, int sms) {
-  return bwd_is_wide<T, W>(p) ? parts_by_length<T, W, kVec<T>, ADDS>(p, sms)
-                              : parts_by_length<T, W, 1, ADDS>(p, sms);
+int64_t bwd_sums_typed(const BwdProblem& p) {
+  const GridPlan plan = bwd_grid_plan<T, ADDS>(p);
+  if (plan.size == 0 || p.rows == 0 || !bwd_is_wide<T, W>(p)) return 0;
+  static std::atomic<int> known[64] = {};
+  const bool held = known_to_hold<Grid<T>>(bwd_grid_kernel<T, W, Grid<T>, ADDS>, known);
+  return held ? p.rows * plan.size : 0;
+}
+
+template <typename T, typename W, bool ADDS>
+int64_t parts_typed(BwdProblem& p) {
+  if (p.sums) {
+    p.blocks = bwd_grid_plan<T, ADDS>(p).groups;
+    return parts_of(p.rows, p.blocks);
+  }
+  return bwd_is_wide<T, W>(p) ? parts_by_length<T, W, kVec<T>, ADDS>(p, p.sms)
+                              : parts_by_length<T, W, 1, ADDS>(p, p.sms);
 }
 
 template <typename T, typename W, bool ADDS>
@@ -208,7 +228,14 @@ void bwd_typed(const BwdProblem& p) {
       a.added = static_cast<const T*>(p.added);
       a.added_stride = p.added_stride;
     }
-    bwd_is_wide<T, W>(p) ? bwd_by_length<T, W, kVec<T>>(a, p) : bwd_by_length<T, W, 1>(a, p);
+    if (p.sums) {
+      launch_grid<T, Grid<T>>(bwd_grid_kernel<T, W, Grid<T>, ADDS>, a, bwd_grid_plan<T, ADDS>(p),
+                              kRooms<ADDS>, p.sums, p.stream);
+    } else if (bwd_is_wide<T, W>(p)) {
+      bwd_by_length<T, W, kVec<T>>(a, p);
+    } else {
+      bwd_by_length<T, W, 1>(a, p);
+    }
   }
   if (p.dweight) p.parts <= 64 ? bwd_finish<S, W, 8>(p) : bwd_finish<S, W, kWarp>(p);
 }

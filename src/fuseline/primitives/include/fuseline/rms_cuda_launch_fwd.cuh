@@ -2,7 +2,9 @@
 #pragma once
 
 #include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/rms_cuda_fwd_grid.cuh"
 #include "fuseline/rms_cuda_launch.h"
+#include "fuseline/rms_cuda_launch_grid.cuh"
 #include "fuseline/rms_cuda_skew.cuh"
 
 namespace fuseline::rms {
@@ -138,7 +140,7 @@ void fwd_odd(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t s) {
 }
 
 template <typename T, typename W, bool ADDS, typename Y>
-cudaError_t fwd_typed(const FwdProblem& p) {
+FwdArgs<T, W, ADDS, Y> fwd_args(const FwdProblem& p) {
   FwdArgs<T, W, ADDS, Y> a{{},
                            {},
                            static_cast<const T*>(p.x),
@@ -158,7 +160,35 @@ cudaError_t fwd_typed(const FwdProblem& p) {
     a.residual_stride = p.residual_stride;
   }
   if constexpr (std::is_same_v<Y, e4m3>) a.scale = p.scale;
-  if (aligned<kVec<T>>(a)) {
+  return a;
+}
+
+// Sums of rows that are shared by blocks: nothing is added to these.
+template <typename T, typename W, bool ADDS, typename Y>
+int64_t fwd_sums_typed(const FwdProblem& p) {
+  if constexpr (ADDS) {
+    return 0;
+  } else {
+    const GridPlan plan = grid_plan<T, Grid<T>>(p.rows, p.n, p.sms, 1);
+    if (plan.size == 0 || !aligned<kVec<T>>(fwd_args<T, W, ADDS, Y>(p))) return 0;
+    static std::atomic<int> known[64] = {};
+    const bool held = known_to_hold<Grid<T>>(fwd_grid_kernel<T, W, Grid<T>, Y>, known);
+    return held ? p.rows * plan.size : 0;
+  }
+}
+
+template <typename T, typename W, typename Y>
+void fwd_shared(const FwdArgs<T, W, false, Y>& a, const FwdProblem& p) {
+  launch_grid<T, Grid<T>>(fwd_grid_kernel<T, W, Grid<T>, Y>, a,
+                          grid_plan<T, Grid<T>>(p.rows, p.n, p.sms, 1), 1, p.sums, p.stream);
+}
+
+template <typename T, typename W, bool ADDS, typename Y>
+cudaError_t fwd_typed(const FwdProblem& p) {
+  const auto a = fwd_args<T, W, ADDS, Y>(p);
+  if (p.sums) {
+    if constexpr (!ADDS) fwd_shared(a, p);
+  } else if (aligned<kVec<T>>(a)) {
     fwd_aligned(a, p.stream);
   } else {
     fwd_odd(a, p.sms, p.stream);
