@@ -43,11 +43,12 @@ def _trial(dtype: torch.dtype) -> Trial:
         (4096, 0, "FwdShape<8, 4, 0, 128", "BwdShape<8, 2, true, 512"),
         (8192, 0, "FwdShape<8, 4, 0, 512", "BwdShape<8, 2, true, 512"),
         (16384, 0, "FwdShape<8, 4, 0, 512", "BwdShape<8, 2, true, 1024"),
-        (16392, 0, "FwdShape<8, 4, 0, 1024", "ClusterShape<8, 6, 512, 9>, true>"),
-        (32768, 0, "FwdShape<8, 4, 0, 1024", "ClusterShape<8, 6, 512, 9>, true>"),
-        (65536, 0, "fwd_cluster_kernel<B, B", "ClusterShape<8, 6, 512, 9>, true>"),
-        (393216, 0, "fwd_cluster_kernel<B, B", "ClusterShape<8, 6, 512, 9>, true>"),
-        (393224, 0, "fwd_cluster_kernel<B, B", "bwd_long_dx_kernel<B, B, 8, true>"),
+        (16392, 0, "FwdShape<8, 4, 0, 1024", "bwd_grid_kernel<B, B"),
+        (32768, 0, "FwdShape<8, 4, 0, 1024", "bwd_grid_kernel<B, B"),
+        (65536, 0, "fwd_cluster_kernel<B, B", "bwd_grid_kernel<B, B"),
+        (393216, 0, "fwd_cluster_kernel<B, B", "bwd_grid_kernel<B, B"),
+        (1 << 20, 0, "fwd_long_kernel<B, B, 8, true", "bwd_grid_kernel<B, B"),
+        (1 << 21, 0, "fwd_long_kernel<B, B, 8, true", "bwd_long_dx_kernel<B, B, 8, true>"),
         (4096, 1, "fwd_skew_kernel<B, B, 3, 512, true", "OddShape<8, 0, 512"),
         (1027, 0, "FwdOddShape<33, 128", "OddShape<33, 32,"),
         (130, 0, "FwdShape<2, 5, 16,", "OddShape<9, 16,"),
@@ -90,9 +91,9 @@ def test_each_regime_keeps_the_budget(n: int, offset: int, dtype: torch.dtype, w
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("packs", [4097, 6144, 6145, 12289, 24577, 49151, 49152])
-def test_clusters_keep_the_budget(packs: int, dtype: torch.dtype) -> None:
-    """Rows around what clusters of 2, 4, 8 and 16 blocks hold, and more than are added at once."""
+@pytest.mark.parametrize("packs", [4097, 6144, 6145, 8193, 49151, 49152])
+def test_rows_that_no_block_holds_keep_the_budget(packs: int, dtype: torch.dtype) -> None:
+    """Around what clusters of 2 and 4 blocks hold, longer ones, and more than are added at once."""
     n, trial = packs * 16 // dtype.itemsize, _trial(dtype)
     for rows in (1, 2, 530 if packs > 49000 else 41):
         inputs = _inputs(rows, n, 0, dtype)

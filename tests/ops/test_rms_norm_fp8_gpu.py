@@ -44,7 +44,7 @@ def _trial(dtype: torch.dtype) -> Trial:
         (32768, 0, "FwdShape<8, 8, 0, 512"),
         (65536, 0, "fwd_cluster_kernel<B, B"),
         (131072, 0, "fwd_cluster_kernel<B, B"),
-        (1 << 20, 0, "fwd_long_kernel<B, B, 8, false"),
+        (1 << 20, 0, "fwd_grid_kernel<B, B"),
         (61, 0, "FwdShape<1, 5, 16,"),
         (130, 0, "FwdShape<2, 5, 16,"),
         (515, 0, "FwdShape<1, 17, 32,"),

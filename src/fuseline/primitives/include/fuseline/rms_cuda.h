@@ -39,6 +39,12 @@ auto for_dtype(ScalarType dtype, const F& f) {
   }
 }
 
+// Room for what blocks exchange through memory; none, which costs nothing, where nothing is.
+inline std::optional<Tensor> allocate_sums(int64_t count, Device device) {
+  if (count == 0) return std::nullopt;
+  return allocate(IntHeaderOnlyArrayRef(&count, 1), ScalarType::Double, device);
+}
+
 // Writes y and, where there is a place for it, rstd; with a residual (ADDS), new_residual as well.
 // If SCALES, y is in e4m3 and divided by `scale`, and x is not fp64.
 template <bool ADDS, bool SCALES = false>
@@ -73,7 +79,10 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   if constexpr (SCALES) p.scale = static_cast<const float*>(scale->const_data_ptr());
   FUSELINE_CUDA_CHECK(for_dtype<!SCALES>(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    return launch_fwd<T, ADDS, std::conditional_t<SCALES, e4m3, T>>(p);
+    using Y = std::conditional_t<SCALES, e4m3, T>;
+    const auto sums = allocate_sums(fwd_sums<T, ADDS, Y>(p), device);
+    p.sums = sums ? sums->mutable_data_ptr() : nullptr;
+    return launch_fwd<T, ADDS, Y>(p);
   }));
 }
 
@@ -105,6 +114,7 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor
   p.n = view.n;
   p.weight_offset = weight_offset;
   p.weight_type = weight_type(x, weight);
+  p.sms = sm_count(device.index);
   p.stream = current_stream(device.index);
   std::optional<Rows> addends;
   if (ADDS && added && need_dx) {
@@ -114,7 +124,9 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor
   }
   FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    p.parts = bwd_parts<T, ADDS>(p, sm_count(device.index));
+    const auto sums = allocate_sums(bwd_sums<T, ADDS>(p), device);
+    p.sums = sums ? sums->mutable_data_ptr() : nullptr;
+    p.parts = bwd_parts<T, ADDS>(p);
     std::optional<Tensor> partial;
     if (need_dweight) {
       const int64_t sizes[] = {p.parts, p.n};

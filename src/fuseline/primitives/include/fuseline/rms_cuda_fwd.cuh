@@ -112,15 +112,15 @@ __device__ double exact_square_sum(const T* x, int64_t first, int64_t n, int64_t
   return sum;
 }
 
-// Writes the elements of one thread, and rstd if it is the row's first.
+// Writes the elements of one thread up to `end`, and rstd if one is the row's first.
 template <typename T, typename W, bool ADDS, typename Y>
 __device__ void exact_normalise(const FwdArgs<T, W, ADDS, Y>& a, int64_t row, int64_t first,
-                                int64_t step, const ExactRstd& rstd) {
+                                int64_t end, int64_t step, const ExactRstd& rstd) {
   const T* x = a.h(row);
   const auto divide = divisor(a.load_scale());
   if (a.rstd && first == 0) a.rstd[row] = static_cast<Stat<T>>(rstd.rstd());
 #pragma unroll 1
-  for (int64_t col = first; col < a.n; col += step) {
+  for (int64_t col = first; col < end; col += step) {
     const double w =
         a.weight ? static_cast<Stat<T>>(to_stat(a.weight[col])) + a.weight_offset : Stat<T>(1);
     a.y[row * a.n + col] = round_to<Y>(divide(rstd.times(to_stat(x[col])) * w));
@@ -138,7 +138,7 @@ __device__ bool second_look(const FwdArgs<T, W, ADDS, Y>& a, int64_t row, Stat<T
   const double part = again ? exact_square_sum(a.h(row), lane, a.n, row_threads, look) : 0.0;
   const double sum = row_sum<MULTI_WARP>(part, row_threads, scratch);
   const ExactRstd exact(look, sum / static_cast<double>(a.n), a.eps);
-  if (again) exact_normalise(a, row, lane, row_threads, exact);
+  if (again) exact_normalise(a, row, lane, a.n, row_threads, exact);
   return again;
 }
 

@@ -20,9 +20,21 @@ cudaError_t launch_bwd(const BwdProblem& p) {
 }
 
 template <typename T, bool ADDS>
-int64_t bwd_parts(BwdProblem& p, int sms) {
-  return p.weight_type == WeightType::kSame ? parts_typed<T, T, ADDS>(p, sms)
-                                            : parts_typed<T, float, ADDS>(p, sms);
+int64_t bwd_parts(BwdProblem& p) {
+  return p.weight_type == WeightType::kSame ? parts_typed<T, T, ADDS>(p)
+                                            : parts_typed<T, float, ADDS>(p);
+}
+
+template <typename T, bool ADDS, typename Y>
+int64_t fwd_sums(const FwdProblem& p) {
+  return p.weight_type == WeightType::kSame ? fwd_sums_typed<T, T, ADDS, Y>(p)
+                                            : fwd_sums_typed<T, float, ADDS, Y>(p);
+}
+
+template <typename T, bool ADDS>
+int64_t bwd_sums(const BwdProblem& p) {
+  return p.weight_type == WeightType::kSame ? bwd_sums_typed<T, T, ADDS>(p)
+                                            : bwd_sums_typed<T, float, ADDS>(p);
 }
 
 }  // namespace fuseline::rms
@@ -31,8 +43,12 @@ int64_t bwd_parts(BwdProblem& p, int sms) {
 #define FUSELINE_RMS_INSTANTIATE(T, ADDS)                                     \
   template cudaError_t fuseline::rms::launch_fwd<T, ADDS>(const FwdProblem&); \
   template cudaError_t fuseline::rms::launch_bwd<T, ADDS>(const BwdProblem&); \
-  template int64_t fuseline::rms::bwd_parts<T, ADDS>(BwdProblem&, int);
+  template int64_t fuseline::rms::fwd_sums<T, ADDS>(const FwdProblem&);       \
+  template int64_t fuseline::rms::bwd_sums<T, ADDS>(const BwdProblem&);       \
+  template int64_t fuseline::rms::bwd_parts<T, ADDS>(BwdProblem&);
 
 // The same of a y in e4m3; forward only.
-#define FUSELINE_RMS_INSTANTIATE_E4M3(T) \
-  template cudaError_t fuseline::rms::launch_fwd<T, false, fuseline::rms::e4m3>(const FwdProblem&);
+#define FUSELINE_RMS_INSTANTIATE_E4M3(T)                                         \
+  template cudaError_t fuseline::rms::launch_fwd<T, false, fuseline::rms::e4m3>( \
+      const FwdProblem&);                                                        \
+  template int64_t fuseline::rms::fwd_sums<T, false, fuseline::rms::e4m3>(const FwdProblem&);

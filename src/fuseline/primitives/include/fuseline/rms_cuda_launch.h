@@ -26,6 +26,7 @@ struct FwdProblem {
   double eps;
   double weight_offset;
   const float* scale;  // of a y in e4m3
+  void* sums;          // exchanged by blocks that share rows, where fwd_sums asks for them
   WeightType weight_type;
   int sms;
   int l2_bytes;
@@ -46,10 +47,12 @@ struct BwdProblem {
   int64_t added_stride;
   int64_t x_stride;
   int64_t n;
-  int64_t blocks;  // or clusters
+  int64_t blocks;  // or clusters, or groups of blocks that share rows
   int64_t parts;
+  void* sums;  // exchanged by these, where bwd_sums asks for them
   double weight_offset;
   WeightType weight_type;
+  int sms;
   cudaStream_t stream;
 };
 
@@ -64,6 +67,12 @@ cudaError_t launch_bwd(const BwdProblem& p);
 // Sets p.blocks and returns the rows of the partial buffer that launch_bwd needs, which depend on
 // the shape and the GPU.
 template <typename T, bool ADDS>
-int64_t bwd_parts(BwdProblem& p, int sm_count);
+int64_t bwd_parts(BwdProblem& p);
+
+// How many sums of 8 bytes a launch exchanges through memory; most do not.
+template <typename T, bool ADDS, typename Y = T>
+int64_t fwd_sums(const FwdProblem& p);
+template <typename T, bool ADDS>
+int64_t bwd_sums(const BwdProblem& p);
 
 }  // namespace fuseline::rms

@@ -2,14 +2,16 @@
 #pragma once
 
 #include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/rms_cuda_bwd_grid.cuh"
 #include "fuseline/rms_cuda_bwd_long.cuh"
 #include "fuseline/rms_cuda_bwd_odd.cuh"
-#include "fuseline/rms_cuda_launch_bwd_cluster.cuh"
+#include "fuseline/rms_cuda_launch.h"
+#include "fuseline/rms_cuda_launch_grid.cuh"
 
 namespace fuseline::rms {
 namespace {
 
-struct Long {};  // rows that neither a block nor a cluster can hold
+struct Long {};  // rows that no block can hold
 
 // A shape of bwd_odd_kernel, named like those of bwd_kernel.
 template <int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_>
@@ -45,10 +47,9 @@ BwdLaunch bwd_launch(int64_t n) {
   return l;
 }
 
-// Calls f with the shape for rows of `packs` accesses, of a block or a cluster, or with Long.
-// Threads have few registers where many of them are needed to hold a row; docs/decisions/0004 has
-// the measurements.
-template <typename T, typename W, int VEC, bool ADDS, typename F>
+// Calls f with the shape for rows of `packs` accesses, or with Long. Threads have few registers
+// where many of them are needed to hold a row; docs/decisions/0004 has the measurements.
+template <typename T, int VEC, bool ADDS, typename F>
 auto with_bwd_shape(int64_t n, const F& f) {
   const auto if_it_fits = [&](auto shape) {
     const bool fits = bwd_launch<T, decltype(shape), ADDS>(n).shared <= most_shared();
@@ -80,7 +81,6 @@ auto with_bwd_shape(int64_t n, const F& f) {
       if (packs <= 4 * 512) return if_it_fits(BwdShape<VEC, 4, true, 512, 1, kStages, false>{});
       if (packs <= 4 * 1024) return if_it_fits(BwdShape<VEC, 4, true, 1024, 1, 1, false>{});
     }
-    if (resident_bwd_clusters<T, W, ADDS>(n) > 0) return f(BwdCluster<T, W, ADDS>{});
   }
   return f(Long{});
 }
@@ -99,8 +99,8 @@ int64_t bwd_blocks(int64_t tiles, int threads, int sms) {
   return Shape::MULTI_WARP ? blocks : std::max(blocks, ceil_div(tiles, kRowsInTurn));
 }
 
-// Parts of dweight that blocks or clusters write: one each every kRowsInTurn rows, the last time
-// only those with rows left.
+// Parts of dweight that blocks, or groups of them, write: one each every kRowsInTurn rows, the last
+// time only those with rows left.
 int64_t parts_of(int64_t rows, int64_t blocks) {
   const int64_t full = (ceil_div(rows, blocks) - 1) / kRowsInTurn * blocks;
   return full + std::min(blocks, rows - full * kRowsInTurn);
@@ -114,21 +114,17 @@ int64_t column_tiles(int64_t n) {
   return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
 }
 
-template <typename T, typename W, int VEC, bool ADDS>
-int64_t parts_by_length(BwdProblem& p, int sms) {
-  return with_bwd_shape<T, W, VEC, ADDS>(p.n, [&](auto shape) -> int64_t {
+template <typename T, int VEC, bool ADDS>
+int64_t parts_by_length(BwdProblem& p) {
+  return with_bwd_shape<T, VEC, ADDS>(p.n, [&](auto shape) -> int64_t {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
-      const int64_t most = ceil_div(sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
+      const int64_t most = ceil_div(p.sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
       return p.blocks = std::max<int64_t>(1, std::min(p.rows, most));
-    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
-      const int64_t rows = std::max<int64_t>(1, p.rows);
-      p.blocks = std::min<int64_t>(rows, resident_bwd_clusters<T, W, ADDS>(p.n));
-      return parts_of(rows, p.blocks);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(p.n);
       const int64_t tiles = std::max<int64_t>(1, ceil_div(p.rows, l.groups));
-      p.blocks = bwd_blocks<Shape>(tiles, l.threads, sms);
+      p.blocks = bwd_blocks<Shape>(tiles, l.threads, p.sms);
       return Shape::MULTI_WARP ? parts_of(tiles, p.blocks) : p.blocks;
     }
   });
@@ -137,7 +133,7 @@ int64_t parts_by_length(BwdProblem& p, int sms) {
 template <typename T, typename W, int VEC, bool ADDS>
 void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
   const auto blocks = static_cast<unsigned>(p.blocks);
-  with_bwd_shape<T, W, VEC, ADDS>(a.n, [&](auto shape) {
+  with_bwd_shape<T, VEC, ADDS>(a.n, [&](auto shape) {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       if (a.dx) {
@@ -148,8 +144,6 @@ void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
         const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
         bwd_long_dweight_kernel<T, W, VEC, ADDS><<<grid, kTileThreads, 0, p.stream>>>(a);
       }
-    } else if constexpr (std::is_same_v<Shape, BwdCluster<T, W, ADDS>>) {
-      launch_bwd_clusters(a, p);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
       static std::atomic<uint64_t> done;
@@ -181,10 +175,30 @@ bool bwd_is_wide(const BwdProblem& p) {
          aligned<T>(p.added, p.added_stride) && aligned<T>(p.weight, 0);
 }
 
+// Rows that no block holds are shared by several.
+template <typename T, bool ADDS>
+GridPlan bwd_grid_plan(const BwdProblem& p) {
+  constexpr int64_t kHeld = sizeof(T) == 2 ? 2 * kMaxBlock : 4 * kMaxBlock;
+  if (p.n / kVec<T> <= kHeld) return {};
+  return grid_plan<T, LargeSlices<T>>(p.rows, p.n, p.sms, kRooms<ADDS>);
+}
+
 template <typename T, typename W, bool ADDS>
-int64_t parts_typed(BwdProblem& p, int sms) {
-  return bwd_is_wide<T, W>(p) ? parts_by_length<T, W, kVec<T>, ADDS>(p, sms)
-                              : parts_by_length<T, W, 1, ADDS>(p, sms);
+int64_t bwd_sums_typed(const BwdProblem& p) {
+  const GridPlan plan = bwd_grid_plan<T, ADDS>(p);
+  if (plan.size == 0 || p.rows == 0 || !bwd_is_wide<T, W>(p)) return 0;
+  const bool held = known_to_hold<bwd_grid_kernel<T, W, LargeSlices<T>, ADDS>, LargeSlices<T>>();
+  return held ? p.rows * plan.size : 0;
+}
+
+template <typename T, typename W, bool ADDS>
+int64_t parts_typed(BwdProblem& p) {
+  if (p.sums) {
+    p.blocks = bwd_grid_plan<T, ADDS>(p).groups;
+    return parts_of(p.rows, p.blocks);
+  }
+  return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>, ADDS>(p)
+                              : parts_by_length<T, 1, ADDS>(p);
 }
 
 template <typename T, typename W, bool ADDS>
@@ -208,7 +222,14 @@ void bwd_typed(const BwdProblem& p) {
       a.added = static_cast<const T*>(p.added);
       a.added_stride = p.added_stride;
     }
-    bwd_is_wide<T, W>(p) ? bwd_by_length<T, W, kVec<T>>(a, p) : bwd_by_length<T, W, 1>(a, p);
+    if (p.sums) {
+      launch_grid<T, LargeSlices<T>>(bwd_grid_kernel<T, W, LargeSlices<T>, ADDS>, a,
+                                     bwd_grid_plan<T, ADDS>(p), kRooms<ADDS>, p.sums, p.stream);
+    } else if (bwd_is_wide<T, W>(p)) {
+      bwd_by_length<T, W, kVec<T>>(a, p);
+    } else {
+      bwd_by_length<T, W, 1>(a, p);
+    }
   }
   if (p.dweight) p.parts <= 64 ? bwd_finish<S, W, 8>(p) : bwd_finish<S, W, kWarp>(p);
 }

@@ -3,8 +3,10 @@
 
 #include "fuseline/rms_cuda_blocks.cuh"
 #include "fuseline/rms_cuda_fwd_cluster.cuh"
+#include "fuseline/rms_cuda_fwd_grid.cuh"
 #include "fuseline/rms_cuda_launch.h"
 #include "fuseline/rms_cuda_launch_cluster.cuh"
+#include "fuseline/rms_cuda_launch_grid.cuh"
 #include "fuseline/rms_cuda_skew.cuh"
 
 namespace fuseline::rms {
@@ -63,12 +65,18 @@ void fwd_short(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
   fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, THREADS, 1, true>>(a, s);
 }
 
+// Packs of rows that clusters of up to 8 blocks hold; others are better shared by a grid.
+constexpr int64_t kInSmallClusters = 8 * 8 * 256;
+
 // Rows that are better held by a cluster than by a block.
 template <typename T, typename W, bool ADDS, typename Y>
 bool fwd_by_clusters(const FwdArgs<T, W, ADDS, Y>& a, int64_t packs, cudaStream_t s) {
   constexpr int VEC = kVec<T>;
-  if (packs <= 8 * 8 * 256) return fwd_clustered<T, W, FwdShape<VEC, 8, 0, 256, 4, false>>(a, s);
-  return fwd_clustered<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
+  if (packs <= kInSmallClusters) {
+    return fwd_clustered<T, W, FwdShape<VEC, 8, 0, 256, 4, false>>(a, s);
+  }
+  if constexpr (ADDS) return fwd_clustered<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
+  return false;
 }
 
 template <typename T, typename W, bool ADDS, typename Y>
@@ -157,7 +165,7 @@ void fwd_odd(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t s) {
 }
 
 template <typename T, typename W, bool ADDS, typename Y>
-cudaError_t fwd_typed(const FwdProblem& p) {
+FwdArgs<T, W, ADDS, Y> fwd_args(const FwdProblem& p) {
   // Then y stays there for who reads it next. Larger tensors are slower so, and none stays.
   const bool fits_l2 = p.rows * p.n * static_cast<int64_t>(sizeof(T)) <= p.l2_bytes / 3 * 2;
   FwdArgs<T, W, ADDS, Y> a{{},
@@ -180,7 +188,51 @@ cudaError_t fwd_typed(const FwdProblem& p) {
     a.residual_stride = p.residual_stride;
   }
   if constexpr (std::is_same_v<Y, e4m3>) a.scale = p.scale;
-  if (aligned<kVec<T>>(a)) {
+  return a;
+}
+
+// Calls f with the kernel for rows that clusters do not hold, and how they are shared.
+template <typename T, typename W, typename Y, typename F>
+auto with_fwd_grid(const FwdProblem& p, const F& f) {
+  using Small = SmallSlices<T>;
+  // With fewer than three groups too many blocks would have none.
+  const int64_t least = ceil_div(p.n / Small::VEC, Small::ITEMS * Small::THREADS);
+  const auto with = [&](auto shape) {
+    using Shape = decltype(shape);
+    return f(shape, grid_plan<T, Shape>(p.rows, p.n, p.sms, 1));
+  };
+  return 3 * least <= p.sms * Small::PER_SM ? with(Small{}) : with(LargeSlices<T>{});
+}
+
+// Sums that the launch exchanges. Nothing is added to rows that are shared.
+template <typename T, typename W, bool ADDS, typename Y>
+int64_t fwd_sums_typed(const FwdProblem& p) {
+  if constexpr (!ADDS) {
+    if (p.n / kVec<T> > kInSmallClusters && aligned<kVec<T>>(fwd_args<T, W, ADDS, Y>(p))) {
+      return with_fwd_grid<T, W, Y>(p, [&](auto shape, const GridPlan& plan) -> int64_t {
+        using Shape = decltype(shape);
+        const bool held = plan.size && known_to_hold<fwd_grid_kernel<T, W, Shape, Y>, Shape>();
+        return held ? p.rows * plan.size : 0;
+      });
+    }
+  }
+  return 0;
+}
+
+template <typename T, typename W, typename Y>
+void fwd_shared(const FwdArgs<T, W, false, Y>& a, const FwdProblem& p) {
+  with_fwd_grid<T, W, Y>(p, [&](auto shape, const GridPlan& plan) {
+    using Shape = decltype(shape);
+    launch_grid<T, Shape>(fwd_grid_kernel<T, W, Shape, Y>, a, plan, 1, p.sums, p.stream);
+  });
+}
+
+template <typename T, typename W, bool ADDS, typename Y>
+cudaError_t fwd_typed(const FwdProblem& p) {
+  const auto a = fwd_args<T, W, ADDS, Y>(p);
+  if (p.sums) {
+    if constexpr (!ADDS) fwd_shared(a, p);
+  } else if (aligned<kVec<T>>(a)) {
     fwd_aligned(a, p.stream);
   } else {
     fwd_odd(a, p.sms, p.stream);

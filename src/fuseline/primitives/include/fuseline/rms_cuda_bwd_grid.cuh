@@ -1,0 +1,115 @@
+// The backward of rows that blocks of a persistent grid hold together (sm_90 and later).
+#pragma once
+
+#include "fuseline/rms_cuda_bwd.cuh"
+#include "fuseline/rms_cuda_grid.cuh"
+
+namespace fuseline::rms {
+
+// What the exchanging warp tells the others: mean(g * xhat) and rstd of the row that is written,
+// rstd of the row that is added up next.
+template <typename S>
+struct BwdTurn {
+  S mean, rstd, next_rstd;
+};
+
+// Reads x and dy once, ahead of need; writes dx and partial rows of dweight as bwd_kernel does.
+template <typename T, typename W, typename Shape, bool ADDS>
+__global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
+    bwd_grid_kernel(const __grid_constant__ BwdArgs<T, W, ADDS> a,
+                    const __grid_constant__ GridPlan plan) {
+#if __CUDA_ARCH__ >= 900
+  using S = Stat<T>;
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STEP = Shape::STEP, ROOMS = kRooms<ADDS>;
+  extern __shared__ __align__(16) unsigned char rooms[];
+  __shared__ Arrival arrivals[kMaxPlaces];
+  __shared__ double warps[2][Shape::WARPS];
+  __shared__ BwdTurn<S> turns[2];
+  const GridBlock block(plan, a.rows, a.n);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, first = threadIdx.x * VEC;
+  const bool exchanges = warp == Shape::WARPS;
+  const int cols = exchanges ? 0 : block.cols - first;  // of the slice, from `first` on
+  const int room = plan.slice * static_cast<int>(sizeof(T));
+  const auto bring = [&](int turn) {
+    if (lane > 0 || turn >= block.rows) return;
+    const int place = turn % plan.places;
+    const int64_t row = block.row(plan, turn);
+    const auto copy = [&](int nth, const T* from) {
+      arrivals[place].copy(rooms + (place * ROOMS + nth) * room, from + block.begin,
+                           from ? block.cols * static_cast<unsigned>(sizeof(T)) : 0);
+    };
+    copy(0, a.x + row * a.x_stride);
+    copy(1, a.dy + row * a.dy_stride);
+    if constexpr (ADDS) copy(2, a.added ? a.added + row * a.added_stride : nullptr);
+  };
+  if (threadIdx.x < kMaxPlaces) arrivals[threadIdx.x].init(ROOMS);
+  if (threadIdx.x == 0 && block.rows > 0) turns[1].next_rstd = a.rstd[block.group];
+  __syncthreads();
+  if (exchanges) fill(plan, bring);
+  Pack<W, VEC> weights[ITEMS];
+  load_weight(a.weight ? a.weight + block.begin + first : nullptr, 0, STEP, cols, weights);
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
+
+  S acc[ITEMS][VEC] = {};
+  Place in, out;
+  for (int turn = 0; turn < block.rows + plan.lag; ++turn) {
+    const int due = turn - plan.lag;  // the row that is written in this turn
+    if (exchanges) {
+      refill(plan, turn, bring);
+      const int asked = lane == 0 ? turn + 1 : due;  // by different lanes, or each were waited for
+      const S rstd = asked >= 0 && asked < block.rows ? a.rstd[block.row(plan, asked)] : S(0);
+      const double sum = exchange(plan, block, turn, warps[(turn + 1) % 2]);
+      if (lane == 0) turns[turn % 2].next_rstd = rstd;
+      if (lane == 1)
+        turns[turn % 2].rstd = rstd, turns[turn % 2].mean = static_cast<S>(sum) * a.inv_n;
+    } else if (turn < block.rows) {
+      const S rstd = turns[(turn + 1) % 2].next_rstd;
+      const T* const x = reinterpret_cast<const T*>(rooms + in.index * ROOMS * room) + first;
+      const T* const dy = x + plan.slice;
+      arrivals[in.index].wait(in.parity);
+      in.next(plan.places);
+      S dot[2] = {};
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        if (i * STEP >= cols) continue;
+        const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + i * STEP)), rstd);
+        const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy + i * STEP));
+        const Values<S, VEC> g = times(d, kept<S>(weights[i], a.weight_offset));
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          acc[i][v] += d.v[v] * xhat.v[v];
+          dot[i & 1] += g.v[v] * xhat.v[v];
+        }
+      }
+      const double all = lanes_sum(static_cast<double>(dot[0]) + dot[1], kWarp);
+      if (lane == 0) warps[turn % 2][warp] = all;
+      if (a.partial && (turn % kRowsInTurn == kRowsInTurn - 1 || turn == block.rows - 1)) {
+        const int64_t part = block.group + turn / kRowsInTurn * plan.groups;
+        write_part(acc, a.partial + part * a.n + block.begin + first, 0, STEP, cols);
+      }
+    }
+    __syncthreads();
+    if (due < 0) continue;
+
+    const BwdTurn<S> now = turns[turn % 2];
+    const T* const x = reinterpret_cast<const T*>(rooms + out.index * ROOMS * room) + first;
+    const T* const dy = x + plan.slice;
+    const T* const added = dy + plan.slice;
+    out.next(plan.places);
+    if (!a.dx) continue;
+    T* const dx = a.dx + block.row(plan, due) * a.n + block.begin + first;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (i * STEP >= cols) continue;
+      const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + i * STEP)), now.rstd);
+      const Values<S, VEC> g =
+          times(unpack<S>(load<T, VEC>(dy + i * STEP)), kept<S>(weights[i], a.weight_offset));
+      store<T, VEC>(dx + i * STEP,
+                    sum_with(a, added + i * STEP, gradient(xhat, g, now.rstd, now.mean)));
+    }
+  }
+#endif
+}
+
+}  // namespace fuseline::rms

@@ -1,0 +1,131 @@
+// Rows that several blocks of a persistent grid hold together, and how these exchange their sums
+// (sm_90 and later). All blocks are resident at once, or they would wait for each other for ever.
+#pragma once
+
+#include "fuseline/rms_cuda_rows.cuh"
+
+namespace fuseline::rms {
+
+constexpr int kPartsAtOnce = 5;                  // that a lane asks for
+constexpr int kMaxGroup = kPartsAtOnce * kWarp;  // blocks that share rows
+constexpr int kMaxPlaces = 32;
+
+// The blocks form groups; each group owns rows group, group + groups, ..., and each of its blocks
+// the same `slice` columns of all of them, the last blocks fewer or none.
+struct GridPlan {
+  int size;  // blocks of a group
+  int groups;
+  int slice;
+  int places;      // rows whose slices shared memory holds
+  int lag;         // turns from a row's sum to its use, in which the other blocks' sums come
+  uint64_t* sums;  // (rows, size), all kAbsent
+};
+
+// How a block works on its slice: ITEMS accesses of 16 bytes a thread, and one warp more, which
+// brings rows and exchanges sums. PER_SM blocks share a multiprocessor.
+template <int VEC_, int ITEMS_, int THREADS_, int PER_SM_>
+struct GridShape {
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_, THREADS = THREADS_, PER_SM = PER_SM_;
+  static constexpr int BLOCK = THREADS + kWarp, WARPS = THREADS / kWarp;
+  static constexpr int STEP = THREADS * VEC;  // columns between two items
+};
+
+// Bits of a NaN that is never published, so that a sum says itself whether it is there.
+constexpr uint64_t kAbsent = ~uint64_t{0};
+constexpr uint64_t kNan = uint64_t{0x7ff8} << 48;
+
+__device__ __forceinline__ void publish(uint64_t* to, double sum) {
+  const uint64_t bits = sum == sum ? __double_as_longlong(sum) : kNan;
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(bits) : "memory");
+}
+
+// What the blocks of a group published of one row.
+struct Parts {
+  const uint64_t* from;
+  int size;
+  uint64_t bits[kPartsAtOnce];
+
+  __device__ void ask() {
+#pragma unroll
+    for (int i = 0; i < kPartsAtOnce; ++i) {
+      const int part = i * kWarp + threadIdx.x % kWarp;
+      bits[i] = 0;
+      if (part >= size) continue;
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(bits[i]) : "l"(from + part));
+    }
+  }
+  __device__ bool absent() const {
+    bool absent = false;
+#pragma unroll
+    for (int i = 0; i < kPartsAtOnce; ++i) absent |= bits[i] == kAbsent;
+    return __any_sync(kFullMask, absent);
+  }
+  // Waits for all of them; every lane gets their sum, in an order that depends on `size` alone.
+  __device__ double sum() {
+    while (absent()) ask();
+    double sum = 0;
+#pragma unroll
+    for (int i = 0; i < kPartsAtOnce; ++i) sum += __longlong_as_double(bits[i]);
+    return lanes_sum(sum, kWarp);
+  }
+};
+
+// The calling block's part of the work.
+struct GridBlock {
+  int group, rank;  // of the group; this block among its blocks
+  int begin, cols;  // of the slice
+  int rows;         // of the group
+
+  __device__ GridBlock(const GridPlan& plan, int64_t all_rows, int64_t n)
+      : group(blockIdx.x / plan.size), rank(blockIdx.x % plan.size), begin(rank * plan.slice) {
+    cols = max(0, min(plan.slice, static_cast<int>(n) - begin));
+    rows = (static_cast<int>(all_rows) - group + plan.groups - 1) / plan.groups;
+  }
+  __device__ int64_t row(const GridPlan& plan, int nth) const {
+    return group + static_cast<int64_t>(nth) * plan.groups;
+  }
+};
+
+// A place of the ring, and how often it has come round.
+struct Place {
+  int index = 0;
+  unsigned parity = 0;
+  __device__ void next(int places) {
+    if (++index < places) return;
+    index = 0, parity ^= 1;
+  }
+};
+
+// A turn of the warp that exchanges sums: publishes that of the row before, which the other warps
+// left in `warps`, and returns that of row turn - lag, where there is one. No block waits for a row
+// before it has published it, so the one that is behind never waits for ever.
+template <int WARPS>
+__device__ __forceinline__ double exchange(const GridPlan& plan, const GridBlock& block, int turn,
+                                           const double (&warps)[WARPS]) {
+  const int lane = threadIdx.x % kWarp, due = turn - plan.lag;
+  const auto sums_of = [&](int nth) { return plan.sums + block.row(plan, nth) * plan.size; };
+  Parts parts{sums_of(due), plan.size};
+  if (due >= 0) parts.ask();  // its way is long
+  if (turn > 0 && turn <= block.rows) {
+    const double sum = lanes_sum(lane < WARPS ? warps[lane] : 0.0, kWarp);
+    if (lane == 0) publish(sums_of(turn - 1) + block.rank, sum);
+  }
+  return due >= 0 ? parts.sum() : 0.0;
+}
+
+// Begins to bring the first rows, by the warp that exchanges sums.
+template <typename Bring>
+__device__ __forceinline__ void fill(const GridPlan& plan, const Bring& bring) {
+#pragma unroll 1
+  for (int turn = 0; turn < plan.places; ++turn) bring(turn);
+}
+
+// Begins to bring a row into the place of the one that all warps wrote in the turn before the last.
+// Before anything is asked for: the copy's fence would wait for it.
+template <typename Bring>
+__device__ __forceinline__ void refill(const GridPlan& plan, int turn, const Bring& bring) {
+  const int left = turn - plan.lag - 2;
+  if (left >= 0) bring(left + plan.places);
+}
+
+}  // namespace fuseline::rms

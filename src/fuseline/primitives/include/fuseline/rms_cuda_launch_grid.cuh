@@ -1,0 +1,107 @@
+// Launches the kernels whose blocks share rows: all of these are resident at once, where the GPU
+// promises that.
+#pragma once
+
+#include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/rms_cuda_grid.cuh"
+
+namespace fuseline::rms {
+namespace {
+
+// Two blocks a multiprocessor hide more of what they wait for, larger slices are shared by fewer.
+template <typename T>
+using SmallSlices = GridShape<kVec<T>, 4, 224, 2>;
+template <typename T>
+using LargeSlices = GridShape<kVec<T>, 4, 512, 1>;
+
+// Shared memory of a block beside the kernel's own small arrays.
+template <typename Shape>
+int shared_of() {
+  return most_shared() / Shape::PER_SM - (Shape::PER_SM - 1 << 10);
+}
+
+// Whether each multiprocessor of the current GPU holds as many blocks as it should, and all of them
+// start together; not where this was compiled for one before sm_90.
+template <typename Shape, typename Kernel>
+bool holds_grid(Kernel* kernel) {
+  int device = 0, together = 0, per_sm = 0;
+  cudaFuncAttributes compiled;
+  cudaGetDevice(&device);
+  const bool asked =
+      cudaDeviceGetAttribute(&together, cudaDevAttrCooperativeLaunch, device) == cudaSuccess &&
+      cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess && compiled.ptxVersion >= 90 &&
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           shared_of<Shape>()) == cudaSuccess &&
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, Shape::BLOCK,
+                                                    shared_of<Shape>()) == cudaSuccess;
+  if (!asked) cudaGetLastError();  // or the launch that follows were blamed
+  return asked && together && per_sm >= Shape::PER_SM;
+}
+
+// The same, asked once a device.
+template <auto kernel, typename Shape>
+bool known_to_hold() {
+  static std::atomic<int> known[64] = {};
+  int device = 0;
+  cudaGetDevice(&device);
+  std::atomic<int>& answer = known[device % 64];  // 0: not asked, 1: no, 2: yes
+  if (answer.load(std::memory_order_acquire) == 0) {
+    answer.store(holds_grid<Shape>(kernel) ? 2 : 1, std::memory_order_release);
+  }
+  return answer.load(std::memory_order_relaxed) == 2;
+}
+
+// Blocks of a group, of `blocks` in all: enough for a row's packs, and of all such numbers up to
+// twice the least the one that leaves the fewest blocks without a group; 0 where they are too few.
+// Nothing depends on the number of rows, so a row's sum does not.
+int group_size(int64_t packs, int blocks, int block_packs) {
+  const int64_t least = ceil_div(packs, block_packs);
+  const int most = std::min(blocks, kMaxGroup);
+  if (least > most) return 0;
+  int groups = blocks / static_cast<int>(least);
+  for (int fewer = groups - 1; fewer > groups / 2 && blocks / fewer <= most; --fewer) {
+    if (fewer * (blocks / fewer) > groups * (blocks / groups)) groups = fewer;
+  }
+  return std::min(most, blocks / groups);
+}
+
+// How rows are shared, `rooms` tensors of them being read; size is 0 where they cannot be.
+template <typename T, typename Shape>
+GridPlan grid_plan(int64_t rows, int64_t n, int sms, int rooms) {
+  // Packs that memory moves at once; rows in shared memory: at work, lagging, ahead of need.
+  constexpr int kLine = 8, kAhead = 3, kLeastPlaces = kAhead + 2, kMostLag = 4;
+  const int64_t packs = n / Shape::VEC;
+  const int shared = shared_of<Shape>(), blocks = sms * Shape::PER_SM;
+  const int fit = shared / (kLeastPlaces * rooms * 16) / kLine * kLine;
+  GridPlan plan{};
+  plan.size = group_size(packs, blocks, std::min(Shape::ITEMS * Shape::THREADS, fit));
+  if (plan.size == 0) return plan;
+  plan.groups = static_cast<int>(std::min<int64_t>(rows, blocks / plan.size));
+  plan.slice = static_cast<int>(ceil_div(ceil_div(packs, plan.size), kLine)) * kLine * Shape::VEC;
+  plan.places = std::min(kMaxPlaces, shared / (rooms * plan.slice * static_cast<int>(sizeof(T))));
+  plan.lag = std::min(kMostLag, plan.places - kAhead);
+  return plan;
+}
+
+// Marks all sums absent and launches; `a` are the kernel's arguments before the plan.
+template <typename T, typename Shape, typename Args>
+void launch_grid(void (*kernel)(Args, GridPlan), const Args& a, GridPlan plan, int rooms,
+                 void* sums, cudaStream_t stream) {
+  plan.sums = static_cast<uint64_t*>(sums);
+  const auto bytes = static_cast<size_t>(a.rows * plan.size) * sizeof(uint64_t);
+  if (cudaMemsetAsync(sums, 0xff, bytes, stream) != cudaSuccess) return;
+  cudaLaunchAttribute together{};
+  together.id = cudaLaunchAttributeCooperative;
+  together.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(plan.groups * plan.size);
+  config.blockDim = Shape::BLOCK;
+  config.dynamicSmemBytes = static_cast<size_t>(plan.places * rooms * plan.slice) * sizeof(T);
+  config.stream = stream;
+  config.attrs = &together;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, a, plan);
+}
+
+}  // namespace
+}  // namespace fuseline::rms
