@@ -58,17 +58,14 @@ class DeviceScope {
   std::optional<torch::stable::accelerator::DeviceGuard> guard_;
 };
 
-template <cudaDeviceAttr ATTRIBUTE>
-int device_attribute(int device) {
+inline int sm_count(int device) {
   constexpr int kMaxDevices = 64;
-  static int known[kMaxDevices] = {};
-  if (device < kMaxDevices && known[device]) return known[device];
-  int value = 0;
-  FUSELINE_CUDA_CHECK(cudaDeviceGetAttribute(&value, ATTRIBUTE, device));
-  if (device < kMaxDevices) known[device] = value;
-  return value;
+  static int counts[kMaxDevices] = {};
+  if (device < kMaxDevices && counts[device]) return counts[device];
+  int count = 0;
+  FUSELINE_CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  if (device < kMaxDevices) counts[device] = count;
+  return count;
 }
-inline int sm_count(int device) { return device_attribute<cudaDevAttrMultiProcessorCount>(device); }
-inline int l2_bytes(int device) { return device_attribute<cudaDevAttrL2CacheSize>(device); }
 
 }  // namespace fuseline

@@ -67,7 +67,6 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   p.weight_offset = weight_offset;
   p.weight_type = weight_type(x, weight);
   p.sms = sm_count(device.index);
-  p.l2_bytes = l2_bytes(device.index);
   p.stream = current_stream(device.index);
   std::optional<Rows> other;
   if constexpr (ADDS) {

@@ -33,7 +33,6 @@ struct FwdArgs : Addition<T, ADDS>, Scaling<Y> {
   Stat<T> count;  // n, and 1 / n: the processor takes long to convert and to divide
   Stat<T> inv_n;
   Stat<T> weight_offset;
-  uint64_t x_policy;  // what L2 is to do with x
 
   // The row that is normalised; a sum is there once the kernel has written it.
   __device__ const T* h(int64_t row) const {
@@ -186,7 +185,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     packs[i] = Pack<T, VEC>{};
-    if (i * step < cols) packs[i] = load<T, VEC>(x + i * step, a.x_policy);
+    if (i * step < cols) packs[i] = load<T, VEC>(x + i * step);
   }
   if constexpr (Shape::WEIGHT_FIRST) load_weight(a.weight, lane * VEC, step, n, weights);
   add_residual<Shape::WEIGHT_FIRST ? ITEMS : 2>(a, row, lane * VEC, step, n, packs);

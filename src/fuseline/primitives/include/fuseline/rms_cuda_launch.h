@@ -29,7 +29,6 @@ struct FwdProblem {
   void* sums;          // exchanged by blocks that share rows, where fwd_sums asks for them
   WeightType weight_type;
   int sms;
-  int l2_bytes;
   cudaStream_t stream;
 };
 

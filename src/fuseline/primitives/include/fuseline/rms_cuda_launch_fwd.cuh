@@ -59,10 +59,9 @@ bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
 }
 
 // Rows of at most a warp's threads.
-template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, int THREADS = kSmallBlock,
-          bool ADDS, typename Y>
+template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS, typename Y>
 void fwd_short(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
-  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, THREADS, 1, true>>(a, s);
+  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, 1, true>>(a, s);
 }
 
 // Packs of rows that clusters of up to 8 blocks hold; others are better shared by a grid.
@@ -89,7 +88,7 @@ void fwd_aligned(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
   if (packs <= 8) return fwd_short<T, W, VEC, 1, 8>(a, s);
   if (packs <= 16) return fwd_short<T, W, VEC, 1, 16>(a, s);
   if (packs <= 32) return fwd_short<T, W, VEC, 2, 16>(a, s);
-  if (packs <= 64) return fwd_short<T, W, VEC, 4, 16, 64>(a, s);
+  if (packs <= 64) return fwd_short<T, W, VEC, 4, 16>(a, s);
   if (packs <= 128) return fwd_short<T, W, VEC, 4, 32>(a, s);
   if (packs <= 4 * 128) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
   // A residual takes the registers of as many packs again.
@@ -166,8 +165,6 @@ void fwd_odd(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t s) {
 
 template <typename T, typename W, bool ADDS, typename Y>
 FwdArgs<T, W, ADDS, Y> fwd_args(const FwdProblem& p) {
-  // Then y stays there for who reads it next. Larger tensors are slower so, and none stays.
-  const bool fits_l2 = p.rows * p.n * static_cast<int64_t>(sizeof(T)) <= p.l2_bytes / 3 * 2;
   FwdArgs<T, W, ADDS, Y> a{{},
                            {},
                            static_cast<const T*>(p.x),
@@ -180,8 +177,7 @@ FwdArgs<T, W, ADDS, Y> fwd_args(const FwdProblem& p) {
                            p.eps,
                            static_cast<Stat<T>>(p.n),
                            static_cast<Stat<T>>(1.0 / static_cast<double>(p.n)),
-                           static_cast<Stat<T>>(p.weight_offset),
-                           fits_l2 ? kEvictFirst : kEvictNormal};
+                           static_cast<Stat<T>>(p.weight_offset)};
   if constexpr (ADDS) {
     a.residual = static_cast<const T*>(p.residual);
     a.new_residual = static_cast<T*>(p.new_residual);

@@ -132,24 +132,6 @@ template <typename T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> load(const T* p) {
   return *reinterpret_cast<const Pack<T, VEC>*>(p);
 }
-
-// What L2 is to do with the lines of a load, as sm_90 encodes createpolicy.fractional of 1.
-constexpr uint64_t kEvictFirst = 0x12f0000000000000, kEvictNormal = 0x16f0000000000000;
-
-template <typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> load(const T* p, [[maybe_unused]] uint64_t policy) {
-#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1000
-  if constexpr (sizeof(Pack<T, VEC>) == 16) {
-    Pack<T, VEC> pack;
-    uint4& v = *reinterpret_cast<uint4*>(&pack);
-    asm volatile("ld.global.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p), "l"(policy));
-    return pack;
-  }
-#endif
-  return load<T, VEC>(p);
-}
 template <typename T, int VEC>
 __device__ __forceinline__ void store(T* p, const Pack<T, VEC>& pack) {
   *reinterpret_cast<Pack<T, VEC>*>(p) = pack;
