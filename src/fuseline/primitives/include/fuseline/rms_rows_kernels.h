@@ -93,25 +93,41 @@ __attribute__((noinline)) double second_look(const X* x, const W* w, double offs
   return rstd * scale;
 }
 
-// Sum of the squares of a row. Reads x.
-template <class C, class X>
-inline double sum_squares(const X* x, int64_t n) {
-  return sum_row<C>(n, [=](int64_t i, auto part) {
-    const auto v = load<C>(x + i, part);
-    return v * v;
-  });
-}
+// The squares of a row of x or, if kAdds, of x + residual as it is rounded to new_residual. Reads
+// them. Writes new_residual.
+template <bool kAdds, class C, class X>
+struct Squares {
+  const X* x;
+  const X* residual = nullptr;
+  X* new_residual = nullptr;
 
-// The same of x + residual, as it is rounded to new_residual. Reads x, residual. Writes it.
-template <class C, class X>
-inline double add_sum_squares(const X* x, const X* residual, X* new_residual, int64_t n) {
-  return sum_row<C>(n, [=](int64_t i, auto part) {
-    const Vector<C> sum = load<C>(x + i, part) + load<C>(residual + i, part);
-    store<C>(new_residual + i, sum, part);
-    const auto v = rounded<X, C>(sum);
+  Squares(const ForwardArgs& args, int64_t row)
+      : x(static_cast<const X*>(args.x) + row * args.x_stride) {
+    if constexpr (kAdds) {
+      residual = static_cast<const X*>(args.residual) + row * args.residual_stride;
+      new_residual = static_cast<X*>(args.new_residual) + row * args.n;
+    }
+  }
+
+  const X* normalised() const { return kAdds ? new_residual : x; }
+  void prefetch(int64_t i) const {
+    __builtin_prefetch(x + i);
+    if (kAdds) __builtin_prefetch(residual + i);
+  }
+
+  template <class Part>
+  Vector<C> operator()(int64_t i, Part part) const {
+    // Two pages ahead: the processor's own prefetchers stop at the end of one.
+    if constexpr (sizeof(X) > 2) prefetch(i + 8192 / sizeof(X));
+    Vector<C> v = load<C>(x + i, part);
+    if constexpr (kAdds) {
+      v += load<C>(residual + i, part);
+      store<C>(new_residual + i, v, part);
+      v = rounded<X, C>(v);
+    }
     return v * v;
-  });
-}
+  }
+};
 
 // y = h * rstd * (weight_offset + weight), where h is x or, if kAdds, new_residual = x + residual.
 // Owns rows [first, last). Reads x, residual, weight, and h a second time from cache. Writes
@@ -121,33 +137,39 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
   constexpr bool kDouble = sizeof(C) == sizeof(double);
   constexpr double kLeast = kDouble ? 1e-280 : 1e-30, kMost = (kDouble ? DBL_MAX : FLT_MAX) / 2;
+  // Rows from here on are squared while the row before is written. Of shorter ones the processor
+  // has several in flight anyway; half types are bound by their conversions and only ask for it.
+  constexpr bool kHalf = sizeof(X) == 2;
+  constexpr int64_t kLong = 256;
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
   const C offset = static_cast<C>(args.weight_offset);
+  bool summed = false;
+  double sum = 0;
   for (int64_t row = first; row < last; ++row) {
-    const X* x = static_cast<const X*>(args.x) + row * args.x_stride;
-    const X* residual = x;
-    const X* h = x;
+    const Squares<kAdds, C, X> squares(args, row);
+    if (!summed) sum = sum_row<C>(n, squares);
+    const X* h = squares.normalised();
     Y* y = static_cast<Y*>(args.y) + row * n;
-    double sum;
-    if constexpr (kAdds) {
-      residual = static_cast<const X*>(args.residual) + row * args.residual_stride;
-      X* new_residual = static_cast<X*>(args.new_residual) + row * n;
-      sum = add_sum_squares<C>(x, residual, new_residual, n);
-      h = new_residual;
-    } else {
-      sum = sum_squares<C>(x, n);
-    }
     const double square = sum / static_cast<double>(n), size = __builtin_fabs(args.eps);
     const double largest = square > size ? square : size;  // their sum is 0 where eps = -square
     double rstd = 1 / __builtin_sqrt(square + args.eps);
-    if (largest >= kLeast && largest <= kMost) {
-      each_vector<C>(n, [=, r = static_cast<C>(rstd)](int64_t i, auto part) {
-        // The next row arrives while this one is written.
-        __builtin_prefetch(x + args.x_stride + i);
-        if (kAdds) __builtin_prefetch(residual + args.residual_stride + i);
-        const auto v = load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part);
-        store<C>(y + i, scaled<Y, C>(v, args.scale), part);
+    const bool usual = largest >= kLeast && largest <= kMost;
+    const auto write = [=, r = static_cast<C>(rstd), scale = args.scale](int64_t i, auto part) {
+      const auto v = load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part);
+      store<C>(y + i, scaled<Y, C>(v, scale), part);
+    };
+    const Squares<kAdds, C, X> next(args, row + 1);
+    summed = !kHalf && usual && n >= kLong && row + 1 < last;
+    if (summed) {
+      sum = sum_blocks<C>(0, n, [=](int64_t i, auto part) {
+        write(i, part);
+        return next(i, part);
+      });
+    } else if (usual) {
+      each_vector<C>(n, [=](int64_t i, auto part) {
+        if (kHalf) next.prefetch(i);
+        write(i, part);
       });
     } else {
       rstd = second_look(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
