@@ -13,7 +13,7 @@ from fuseline import table
 from fuseline.testing.trial import Trial, same_bits
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# Accesses of 16 bytes in a row: what clusters of 4 to 16 blocks hold, or nearly, and what others do.
+# Accesses of 16 bytes in a row: what clusters of 4 to 16 blocks hold, or nearly, and others.
 PACKS = (2049, 4096, 4097, 5000, 8192, 8193, 16384, 16385, 32769, 65536, 65537)
 
 pytestmark = pytest.mark.gpu
