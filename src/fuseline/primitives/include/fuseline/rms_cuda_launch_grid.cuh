@@ -17,7 +17,7 @@ using LargeSlices = GridShape<kVec<T>, 4, 512, 1>;
 // Shared memory of a block beside the kernel's own small arrays.
 template <typename Shape>
 int shared_of() {
-  return most_shared() / Shape::PER_SM - (Shape::PER_SM - 1 << 10);
+  return most_shared() / Shape::PER_SM - ((Shape::PER_SM - 1) << 10);
 }
 
 // Whether each multiprocessor of the current GPU holds as many blocks as it should, and all of them
