@@ -32,6 +32,25 @@ void prepare(Kernel* kernel, cudaFuncAttribute attribute, int value, std::atomic
   done.fetch_or(bit, std::memory_order_release);
 }
 
+// The answers to a question that is asked once a device.
+class Answers {
+ public:
+  template <typename Ask>
+  bool of(const Ask& ask) {
+    int device = 0;
+    cudaGetDevice(&device);
+    std::atomic<int>& answer = known_[device % 64];
+    if (answer.load(std::memory_order_acquire) == kNotAsked) {
+      answer.store(ask() ? kYes : kNo, std::memory_order_release);
+    }
+    return answer.load(std::memory_order_acquire) == kYes;
+  }
+
+ private:
+  static constexpr int kNotAsked = 0, kNo = 1, kYes = 2;
+  std::atomic<int> known_[64] = {};
+};
+
 // Shared memory that a block may have on the current device.
 inline int most_shared() {
   static std::atomic<int> known[64] = {};

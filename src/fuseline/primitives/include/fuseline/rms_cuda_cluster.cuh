@@ -9,14 +9,13 @@ constexpr int kMaxCluster = 16;
 
 // The cluster of the calling block.
 struct Cluster {
-  unsigned size, rank, index, count;  // blocks (2^k), this one among them; this one of all clusters
+  unsigned size, rank, index;  // blocks (2^k), this one among them; this cluster among all
 
   __device__ Cluster() {
 #if __CUDA_ARCH__ >= 900
     asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-    asm("mov.u32 %0, %%nclusterid.x;" : "=r"(count));
 #endif
   }
   // The cluster's barrier in two halves. A relaxed arrival does not wait for what was written.
@@ -58,29 +57,26 @@ struct ClusterSum {
         : "memory");
 #endif
   }
-  // Arrival::wait for what comes from other blocks.
-  __device__ void wait(unsigned parity) const {
+  // Arrival::wait for what comes from other blocks, the first time.
+  __device__ void wait() const {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
         "{\n.reg .pred done;\n"
-        "again_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again_%=;\n}" ::"r"(Arrival::address(&arrival)),
-        "r"(parity)
+        "again_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        "@!done bra again_%=;\n}" ::"r"(Arrival::address(&arrival))
         : "memory");
 #endif
   }
 };
 
 // Sum of v over all threads of a cluster; every one of them gets it, in an order that depends on
-// their number alone. The caller takes two places in turn: nobody sends to one again before all of
-// this block have come to the next sum, and so have read this one.
+// their number alone. A place serves one sum.
 template <int THREADS>
-__device__ __forceinline__ double cluster_sum(const Cluster& cluster, double v, ClusterSum& place,
-                                              unsigned parity) {
+__device__ __forceinline__ double cluster_sum(const Cluster& cluster, double v, ClusterSum& place) {
   v = row_sum<true>(v, THREADS, place.warps);
   if (threadIdx.x == 0) place.arrival.expect(cluster.size * sizeof(v));
   if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, v);
-  place.wait(parity);
+  place.wait();
   return lanes_sum(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);
 }
 

@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) part += square_sum(packs[i]);
   Cluster::wait();  // no block sends to one that is not ready
-  const double square = cluster_sum<THREADS>(cluster, part, sums, 0) / static_cast<double>(a.n);
+  const double square = cluster_sum<THREADS>(cluster, part, sums) / static_cast<double>(a.n);
   const S largest = static_cast<S>(largest_of(square, a.eps));
   if (needs_second_look(largest)) {
     Cluster::synchronize();  // what is read now others have written

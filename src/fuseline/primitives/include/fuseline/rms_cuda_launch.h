@@ -46,7 +46,7 @@ struct BwdProblem {
   int64_t added_stride;
   int64_t x_stride;
   int64_t n;
-  int64_t blocks;  // or clusters, or groups of blocks that share rows
+  int64_t blocks;  // or groups of blocks that share rows
   int64_t parts;
   void* sums;  // exchanged by these, where bwd_sums asks for them
   double weight_offset;

@@ -47,9 +47,9 @@ void fwd_long(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
 template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_cluster_kernel<T, W, Shape, ADDS, Y>;
-  const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n, 0);
-  static CountedClusters counted;
-  if (resident_clusters(kernel, l, counted) == 0) return false;
+  const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
+  static Answers answers[kMaxCluster + 1];
+  if (!l.size || !answers[l.size].of([&] { return holds_cluster(kernel, l); })) return false;
   static std::atomic<uint64_t> done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {

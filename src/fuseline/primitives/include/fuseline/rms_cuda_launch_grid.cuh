@@ -41,14 +41,8 @@ bool holds_grid(Kernel* kernel) {
 // The same, asked once a device.
 template <auto kernel, typename Shape>
 bool known_to_hold() {
-  static std::atomic<int> known[64] = {};
-  int device = 0;
-  cudaGetDevice(&device);
-  std::atomic<int>& answer = known[device % 64];  // 0: not asked, 1: no, 2: yes
-  if (answer.load(std::memory_order_acquire) == 0) {
-    answer.store(holds_grid<Shape>(kernel) ? 2 : 1, std::memory_order_release);
-  }
-  return answer.load(std::memory_order_relaxed) == 2;
+  static Answers answers;
+  return answers.of([] { return holds_grid<Shape>(kernel); });
 }
 
 // Blocks of a group, of `blocks` in all: enough for a row's packs, and of all such numbers up to
