@@ -110,17 +110,15 @@ struct Squares {
   }
 
   const X* normalised() const { return kAdds ? new_residual : x; }
-  void prefetch(int64_t i) const {
-    __builtin_prefetch(x + i);
-    if (kAdds) __builtin_prefetch(residual + i);
-  }
 
   template <class Part>
   Vector<C> operator()(int64_t i, Part part) const {
-    // Two pages ahead: the processor's own prefetchers stop at the end of one.
-    if constexpr (sizeof(X) > 2) prefetch(i + 8192 / sizeof(X));
+    // Two pages: the processor's own prefetchers stop at the end of one.
+    constexpr int64_t kAhead = 8192 / sizeof(X);
+    __builtin_prefetch(x + i + kAhead);
     Vector<C> v = load<C>(x + i, part);
     if constexpr (kAdds) {
+      __builtin_prefetch(residual + i + kAhead);
       v += load<C>(residual + i, part);
       store<C>(new_residual + i, v, part);
       v = rounded<X, C>(v);
@@ -138,9 +136,8 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   constexpr bool kDouble = sizeof(C) == sizeof(double);
   constexpr double kLeast = kDouble ? 1e-280 : 1e-30, kMost = (kDouble ? DBL_MAX : FLT_MAX) / 2;
   // Rows from here on are squared while the row before is written. Of shorter ones the processor
-  // has several in flight anyway; half types are bound by their conversions and only ask for it.
-  constexpr bool kHalf = sizeof(X) == 2;
-  constexpr int64_t kLong = 256;
+  // has several in flight anyway, and half types are bound by their conversions.
+  constexpr int64_t kLong = sizeof(X) == 2 ? INT64_MAX : 256;
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
   const C offset = static_cast<C>(args.weight_offset);
@@ -159,18 +156,15 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
       const auto v = load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part);
       store<C>(y + i, scaled<Y, C>(v, scale), part);
     };
-    const Squares<kAdds, C, X> next(args, row + 1);
-    summed = !kHalf && usual && n >= kLong && row + 1 < last;
+    summed = usual && n >= kLong && row + 1 < last;
     if (summed) {
+      const Squares<kAdds, C, X> next(args, row + 1);
       sum = sum_blocks<C>(0, n, [=](int64_t i, auto part) {
         write(i, part);
         return next(i, part);
       });
     } else if (usual) {
-      each_vector<C>(n, [=](int64_t i, auto part) {
-        if (kHalf) next.prefetch(i);
-        write(i, part);
-      });
+      each_vector<C>(n, write);
     } else {
       rstd = second_look(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
     }
