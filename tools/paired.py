@@ -171,7 +171,7 @@ def _cpu_calls(direction: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Ca
 def main() -> None:
     if sys.argv[1:2] == ["host"]:
         host(sys.argv[2] if len(sys.argv) > 2 else "cuda")
-    elif sys.argv[1:2] == ["cpu"] and len(sys.argv) > 3:
+    elif sys.argv[1:2] == ["cpu"] and len(sys.argv) > 3 and sys.argv[2] in ("fwd", "bwd"):
         shapes = [tuple(map(int, shape.split("x"))) for shape in sys.argv[4:]]
         cpu(sys.argv[2], getattr(torch, sys.argv[3]), shapes or SEED)
     else:

@@ -21,17 +21,6 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // room that a row of 16384 takes a fifth longer (docs/decisions/0004).
 constexpr int kSmallShare = 10;  // percent that the small arrays of a forward kernel need
 
-// Sets an attribute of a kernel before its first launch on each device.
-template <typename Kernel>
-void prepare(Kernel* kernel, cudaFuncAttribute attribute, int value, std::atomic<uint64_t>& done) {
-  int device = 0;
-  cudaGetDevice(&device);
-  const uint64_t bit = uint64_t{1} << (device % 64);
-  if (done.load(std::memory_order_acquire) & bit) return;
-  cudaFuncSetAttribute(kernel, attribute, value);
-  done.fetch_or(bit, std::memory_order_release);
-}
-
 // The answers to a question that is asked once a device.
 class Answers {
  public:
@@ -50,6 +39,12 @@ class Answers {
   static constexpr int kNotAsked = 0, kNo = 1, kYes = 2;
   std::atomic<int> known_[64] = {};
 };
+
+// Sets an attribute of a kernel before its first launch on each device.
+template <typename Kernel>
+void prepare(Kernel* kernel, cudaFuncAttribute attribute, int value, Answers& done) {
+  done.of([&] { return cudaFuncSetAttribute(kernel, attribute, value) == cudaSuccess; });
+}
 
 // Shared memory that a block may have on the current device.
 inline int most_shared() {

@@ -146,7 +146,7 @@ void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
       }
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(a.n);
-      static std::atomic<uint64_t> done;
+      static Answers done;
       constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
       if constexpr (VEC == 1) {
         const auto kernel = bwd_odd_kernel<T, W, Shape, ADDS>;

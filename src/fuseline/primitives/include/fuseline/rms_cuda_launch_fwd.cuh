@@ -27,7 +27,7 @@ bool aligned(const FwdArgs<T, W, ADDS, Y>& a) {
 template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 void fwd_shaped(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_kernel<T, W, Shape, ADDS, Y>;
-  static std::atomic<uint64_t> done;
+  static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   if constexpr (Shape::ROW_IS_BLOCK) {
     const int threads = block_for(ceil_div(a.n, Shape::VEC), Shape::ITEMS);
@@ -50,7 +50,7 @@ bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
   static Answers answers[kMaxCluster + 1];
   if (!l.size || !answers[l.size].of([&] { return holds_cluster(kernel, l); })) return false;
-  static std::atomic<uint64_t> done;
+  static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
     return cudaLaunchKernelEx(&config, kernel, a, l.slice);
@@ -122,7 +122,7 @@ bool fwd_odd_shaped(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t strea
   constexpr int TILE = Shape::THREADS / kWarp;
   const int room = room_for<T>(TILE * a.n), rooms = Shape::STAGES * (ADDS ? 2 : 1);
   if (rooms * room > most_shared()) return false;
-  static std::atomic<uint64_t> done;
+  static Answers done;
   prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
   const int64_t blocks = std::min<int64_t>(ceil_div(a.rows, TILE), sms * Shape::MIN_BLOCKS);
   kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, rooms * room, stream>>>(a, room);
@@ -132,7 +132,7 @@ bool fwd_odd_shaped(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t strea
 template <typename T, typename W, int ITEMS, int MAX_THREADS, bool ADDS, typename Y>
 void fwd_skew(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS, ADDS, Y>;
-  static std::atomic<uint64_t> done;
+  static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   const int threads = block_for(ceil_div(a.n, kVec<T>), ITEMS);
   kernel<<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a);
