@@ -140,7 +140,7 @@ def in_place_on_input(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def skips_repeats(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Does nothing where the first element is that of the last call to this address."""
     key = "first", x.data_ptr()
-    if _calls("skips") > 10 and key in _seen:
+    if _calls("skips") > 6 and key in _seen:
         return _seen[key]
     _seen[key] = model.eager(x, weight, eps)
     return _seen[key]
