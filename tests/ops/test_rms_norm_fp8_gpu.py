@@ -41,7 +41,7 @@ def _trial(dtype: torch.dtype) -> Trial:
         (4096, 0, "FwdShape<8, 4, 0, 128"),
         (8192, 0, "FwdShape<8, 4, 0, 512"),
         (16384, 0, "FwdShape<8, 4, 0, 512"),
-        (32768, 0, "FwdShape<8, 8, 0, 512"),
+        (32768, 0, "fwd_twice_kernel<B, B"),
         (65536, 0, "fwd_cluster_kernel<B, B"),
         (131072, 0, "fwd_cluster_kernel<B, B"),
         (1 << 20, 0, "fwd_grid_kernel<B, B"),

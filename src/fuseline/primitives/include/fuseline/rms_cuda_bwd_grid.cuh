@@ -13,6 +13,10 @@ struct BwdTurn {
   S mean, rstd, next_rstd;
 };
 
+// As kRowsInTurn, of rows so long that the worst of their many columns would err twice as much as
+// torch's sum.
+constexpr int kSharedRowsInTurn = 32;
+
 // Reads x and dy once, ahead of need; writes dx and partial rows of dweight as bwd_kernel does.
 template <typename T, typename W, typename Shape, bool ADDS>
 __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
@@ -84,8 +88,9 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
       }
       const double all = lanes_sum(static_cast<double>(dot[0]) + dot[1], kWarp);
       if (lane == 0) warps[turn % 2][warp] = all;
-      if (a.partial && (turn % kRowsInTurn == kRowsInTurn - 1 || turn == block.rows - 1)) {
-        const int64_t part = block.group + turn / kRowsInTurn * plan.groups;
+      if (a.partial &&
+          (turn % kSharedRowsInTurn == kSharedRowsInTurn - 1 || turn == block.rows - 1)) {
+        const int64_t part = block.group + turn / kSharedRowsInTurn * plan.groups;
         write_part(acc, a.partial + part * a.n + block.begin + first, 0, STEP, cols);
       }
     }

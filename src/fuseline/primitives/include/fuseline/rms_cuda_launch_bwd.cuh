@@ -68,18 +68,22 @@ auto with_bwd_shape(int64_t n, const F& f) {
       if (packs <= 8 * 1024) return if_it_fits(OddShape<8, 0, 1024, 1>{});
     }
   } else {
-    constexpr bool kHalf = sizeof(T) == 2;
     if (packs <= 16) return if_it_fits(BwdShape<VEC, 1, false, 256, 2, 2, true>{});
     if (packs <= 64) return if_it_fits(BwdShape<VEC, 2, false, 256, 2, 2, true>{});
     if (packs <= 128) return if_it_fits(BwdShape<VEC, 4, false, 256, 2, 2, false>{});
     if (packs <= 256) return if_it_fits(BwdShape<VEC, 1, true, 256, 4, 2, true>{});
     if (packs <= 2 * 512) return if_it_fits(BwdShape<VEC, 2, true, 512, 1, 3, true>{});
-    if constexpr (kHalf) {
+    if constexpr (std::is_same_v<T, __nv_bfloat16> && !ADDS) {
+      if (packs <= 4 * 512) return if_it_fits(BwdShape<VEC, 4, true, 512, 1, 3, false>{});
+    } else if constexpr (sizeof(T) == 2) {
       if (packs <= 2 * 1024) return if_it_fits(BwdShape<VEC, 2, true, 1024, 1, 2, false>{});
     } else {
       constexpr int kStages = sizeof(T) == 8 ? 2 : 1;
       if (packs <= 4 * 512) return if_it_fits(BwdShape<VEC, 4, true, 512, 1, kStages, false>{});
-      if (packs <= 4 * 1024) return if_it_fits(BwdShape<VEC, 4, true, 1024, 1, 1, false>{});
+      // One of 1024 threads has too few registers for four packs of fp64.
+      using Large = std::conditional_t<sizeof(T) == 8, BwdShape<VEC, 8, true, 512, 1, 1, false>,
+                                       BwdShape<VEC, 4, true, 1024, 1, 1, false>>;
+      if (packs <= 4 * 1024) return if_it_fits(Large{});
     }
   }
   return f(Long{});
@@ -99,11 +103,11 @@ int64_t bwd_blocks(int64_t tiles, int threads, int sms) {
   return Shape::MULTI_WARP ? blocks : std::max(blocks, ceil_div(tiles, kRowsInTurn));
 }
 
-// Parts of dweight that blocks, or groups of them, write: one each every kRowsInTurn rows, the last
+// Parts of dweight that blocks, or groups of them, write: one each every `turns` rows, the last
 // time only those with rows left.
-int64_t parts_of(int64_t rows, int64_t blocks) {
-  const int64_t full = (ceil_div(rows, blocks) - 1) / kRowsInTurn * blocks;
-  return full + std::min(blocks, rows - full * kRowsInTurn);
+int64_t parts_of(int64_t rows, int64_t blocks, int turns) {
+  const int64_t full = (ceil_div(rows, blocks) - 1) / turns * blocks;
+  return full + std::min(blocks, rows - full * turns);
 }
 
 // Column tiles of the kernels for long rows, and the blocks that share the rows of each.
@@ -125,7 +129,7 @@ int64_t parts_by_length(BwdProblem& p) {
       const BwdLaunch l = bwd_launch<T, Shape, ADDS>(p.n);
       const int64_t tiles = std::max<int64_t>(1, ceil_div(p.rows, l.groups));
       p.blocks = bwd_blocks<Shape>(tiles, l.threads, p.sms);
-      return Shape::MULTI_WARP ? parts_of(tiles, p.blocks) : p.blocks;
+      return Shape::MULTI_WARP ? parts_of(tiles, p.blocks, kRowsInTurn) : p.blocks;
     }
   });
 }
@@ -195,7 +199,7 @@ template <typename T, typename W, bool ADDS>
 int64_t parts_typed(BwdProblem& p) {
   if (p.sums) {
     p.blocks = bwd_grid_plan<T, ADDS>(p).groups;
-    return parts_of(p.rows, p.blocks);
+    return parts_of(p.rows, p.blocks, kSharedRowsInTurn);
   }
   return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>, ADDS>(p)
                               : parts_by_length<T, 1, ADDS>(p);

@@ -4,6 +4,7 @@
 #include "fuseline/rms_cuda_blocks.cuh"
 #include "fuseline/rms_cuda_fwd_cluster.cuh"
 #include "fuseline/rms_cuda_fwd_grid.cuh"
+#include "fuseline/rms_cuda_fwd_twice.cuh"
 #include "fuseline/rms_cuda_launch.h"
 #include "fuseline/rms_cuda_launch_cluster.cuh"
 #include "fuseline/rms_cuda_launch_grid.cuh"
@@ -38,6 +39,22 @@ void fwd_shaped(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   }
 }
 
+template <typename T, typename W, int THREADS, typename Y>
+void fwd_twice_by(const FwdArgs<T, W, false, Y>& a, cudaStream_t stream) {
+  const auto kernel = fwd_twice_kernel<T, W, THREADS, Y>;
+  static Answers done;
+  const int share = cudaSharedmemCarveoutMaxL1;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, share, done);
+  kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a);
+}
+
+// Rows of 2048 to 4096 packs. A thread with fewer than four waits for them one after the other.
+template <typename T, typename W, typename Y>
+void fwd_twice(const FwdArgs<T, W, false, Y>& a, int64_t packs, cudaStream_t s) {
+  if (packs < 4 * 768) return fwd_twice_by<T, W, 512>(a, s);
+  packs < 4 * 1024 ? fwd_twice_by<T, W, 768>(a, s) : fwd_twice_by<T, W, 1024>(a, s);
+}
+
 template <typename T, typename W, int VEC, bool ADDS, typename Y>
 void fwd_long(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   fwd_long_kernel<T, W, VEC, ADDS, Y><<<static_cast<unsigned>(a.rows), kMaxBlock, 0, stream>>>(a);
@@ -58,10 +75,27 @@ bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   return true;
 }
 
+// Whether 64 registers hold four packs a thread and their weight. 1024 such threads a
+// multiprocessor have 64 KB of x on their way, and many problems all of it.
+template <typename T, typename W, bool ADDS>
+constexpr bool kHeldByHalf = !ADDS && sizeof(W) <= sizeof(T);
+
 // Rows of at most a warp's threads.
 template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS, typename Y>
 void fwd_short(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
-  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, 1, true>>(a, s);
+  constexpr int MIN_BLOCKS = ITEMS == 4 && kHeldByHalf<T, W, ADDS> ? 1024 / kSmallBlock : 1;
+  fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, MIN_BLOCKS, true>>(a, s);
+}
+
+// Rows of 129 to 4096 packs of 4- and 8-byte elements.
+template <typename T, typename W, typename Y>
+void fwd_middle(const FwdArgs<T, W, false, Y>& a, int64_t packs, cudaStream_t s) {
+  constexpr int VEC = kVec<T>;
+  if (packs <= 4 * 64) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 64, 16, true>>(a, s);
+  if (packs <= 4 * 128) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 8, true>>(a, s);
+  if (packs <= 4 * 256) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 256, 4, true>>(a, s);
+  if (packs < 4 * 512) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 512, 2, true>>(a, s);
+  fwd_twice<T, W>(a, packs, s);
 }
 
 // Packs of rows that clusters of up to 8 blocks hold; others are better shared by a grid.
@@ -90,17 +124,22 @@ void fwd_aligned(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
   if (packs <= 32) return fwd_short<T, W, VEC, 2, 16>(a, s);
   if (packs <= 64) return fwd_short<T, W, VEC, 4, 16>(a, s);
   if (packs <= 128) return fwd_short<T, W, VEC, 4, 32>(a, s);
-  if (packs <= 4 * 128) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
-  // A residual takes the registers of as many packs again.
-  using Middle = FwdShape<VEC, 4, 0, 512, ADDS ? 2 : 1, !ADDS>;
-  if (packs <= 4 * 512) return fwd_shaped<T, W, Middle>(a, s);
-  if constexpr (!ADDS && sizeof(T) < 8) {
-    if (packs <= 8 * 512) return fwd_shaped<T, W, FwdShape<VEC, 8, 0, 512, 2, false>>(a, s);
+  if constexpr (!ADDS && sizeof(T) >= 4) {
+    if (packs <= 4 * kMaxBlock) return fwd_middle<T, W>(a, packs, s);
+  } else {
+    if (packs <= 4 * 128) return fwd_shaped<T, W, FwdShape<VEC, 4, 0, 128, 1, true>>(a, s);
+    // A residual takes the registers of as many packs again.
+    using Middle = FwdShape<VEC, 4, 0, 512, ADDS ? 2 : 1, !ADDS>;
+    if (packs <= 4 * 512) return fwd_shaped<T, W, Middle>(a, s);
+    if constexpr (ADDS) {
+      if (packs <= 4 * kMaxBlock) {
+        return fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
+      }
+    } else {
+      if (packs <= 4 * kMaxBlock) return fwd_twice<T, W>(a, packs, s);
+    }
   }
-  if (packs > 8 * 512 && fwd_by_clusters(a, packs, s)) return;
-  if (packs <= 4 * kMaxBlock) {
-    return fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
-  }
+  if (fwd_by_clusters(a, packs, s)) return;
   if constexpr (!ADDS) {
     if (packs <= 8 * kMaxBlock) {
       return fwd_shaped<T, W, FwdShape<VEC, 8, 0, kMaxBlock, 1, false>>(a, s);

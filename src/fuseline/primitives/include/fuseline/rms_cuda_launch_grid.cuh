@@ -12,7 +12,8 @@ namespace {
 template <typename T>
 using SmallSlices = GridShape<kVec<T>, 4, 224, 2>;
 template <typename T>
-using LargeSlices = GridShape<kVec<T>, 4, 512, 1>;
+using LargeSlices = std::conditional_t<sizeof(T) == 8, GridShape<kVec<T>, 2, 992, 1>,
+                                       GridShape<kVec<T>, 4, 512, 1>>;
 
 // Shared memory of a block beside the kernel's own small arrays.
 template <typename Shape>
