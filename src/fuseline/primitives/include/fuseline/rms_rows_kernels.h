@@ -127,17 +127,50 @@ struct Squares {
   }
 };
 
-// y = h * rstd * (weight_offset + weight), where h is x or, if kAdds, new_residual = x + residual.
-// Owns rows [first, last). Reads x, residual, weight, and h a second time from cache. Writes
-// new_residual, y and, if asked for, rstd.
-template <bool kAdds, class X, class W, class Y = X>
-void forward(const ForwardArgs& args, int64_t first, int64_t last) {
-  using C = Compute<X>;
+// y = h * rstd * (offset + weight) of R rows, for which the weight is converted once. Reads h,
+// weight. Writes y.
+template <int R, class X, class W, class Y, class C>
+struct Scaling {
+  const X* h;
+  int64_t h_stride;
+  const C* rstd;
+  const W* w;
+  C offset;
+  C scale;
+  Y* y;
+  int64_t n;
+
+  template <class Part>
+  void operator()(int64_t i, Part part) const {
+    const auto weight = load_weight<C>(w, offset, i, part);
+    for (int r = 0; r < R; ++r) {
+      const auto v = load<C>(h + r * h_stride + i, part) * rstd[r] * weight;
+      store<C>(y + r * n + i, scaled<Y, C>(v, scale), part);
+    }
+  }
+};
+
+// Rows from here on are squared while the row before is written, which keeps memory at work; half
+// types are bound by their conversions.
+template <class X>
+constexpr int64_t kLongRow = sizeof(X) == 2 ? INT64_MAX : 256;
+
+// Most rows of a batch.
+constexpr int64_t kMostRows = 32;
+
+// Whether neither the mean square nor eps, of which this is the larger, asks for a second look.
+template <class C>
+bool in_range(double largest) {
   constexpr bool kDouble = sizeof(C) == sizeof(double);
-  constexpr double kLeast = kDouble ? 1e-280 : 1e-30, kMost = (kDouble ? DBL_MAX : FLT_MAX) / 2;
-  // Rows from here on are squared while the row before is written. Of shorter ones the processor
-  // has several in flight anyway, and half types are bound by their conversions.
-  constexpr int64_t kLong = sizeof(X) == 2 ? INT64_MAX : 256;
+  return largest >= (kDouble ? 1e-280 : 1e-30) && largest <= (kDouble ? DBL_MAX : FLT_MAX) / 2;
+}
+
+// y = h * rstd * (weight_offset + weight), where h is x or, if kAdds, new_residual = x + residual,
+// a row at a time. Owns rows [first, last). Reads x, residual, weight, and h a second time from
+// cache. Writes new_residual, y and, if asked for, rstd.
+template <bool kAdds, class X, class W, class Y>
+void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
+  using C = Compute<X>;
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
   const C offset = static_cast<C>(args.weight_offset);
@@ -151,12 +184,12 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
     const double square = sum / static_cast<double>(n), size = __builtin_fabs(args.eps);
     const double largest = square > size ? square : size;  // their sum is 0 where eps = -square
     double rstd = 1 / __builtin_sqrt(square + args.eps);
-    const bool usual = largest >= kLeast && largest <= kMost;
+    const bool usual = in_range<C>(largest);
     const auto write = [=, r = static_cast<C>(rstd), scale = args.scale](int64_t i, auto part) {
       const auto v = load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part);
       store<C>(y + i, scaled<Y, C>(v, scale), part);
     };
-    summed = usual && n >= kLong && row + 1 < last;
+    summed = usual && n >= kLongRow<X> && row + 1 < last;
     if (summed) {
       const Squares<kAdds, C, X> next(args, row + 1);
       sum = sum_blocks<C>(0, n, [=](int64_t i, auto part) {
@@ -169,6 +202,57 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
       rstd = second_look(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
     }
     if (args.rstd) static_cast<C*>(args.rstd)[row] = static_cast<C>(rstd);
+  }
+}
+
+// The same, a batch of short rows at a time: rows wait for their rstd together.
+template <bool kAdds, class X, class W, class Y>
+void forward_batches(const ForwardArgs& args, int64_t first, int64_t last, int64_t batch) {
+  using C = Compute<X>;
+  using Row = Squares<kAdds, C, X>;
+  constexpr int64_t kGroup = 4;
+  const int64_t n = args.n, h_stride = kAdds ? n : args.x_stride;
+  const W* w = static_cast<const W*>(args.weight);
+  const C offset = static_cast<C>(args.weight_offset), scale = static_cast<C>(args.scale);
+  const double columns = static_cast<double>(n), eps = args.eps, size = __builtin_fabs(eps);
+  double sums[kMostRows], largest[kMostRows];
+  C rstd[kMostRows];
+  for (int64_t row = first; row < last; row += batch) {
+    const int64_t count = last - row < batch ? last - row : batch;
+    const X* h = Row(args, row).normalised();
+    Y* y = static_cast<Y*>(args.y) + row * n;
+    for (int64_t r = 0; r < count; ++r) sums[r] = sum_row<C>(n, Row(args, row + r));
+    for (int64_t r = 0; r < count; ++r) {
+      const double square = sums[r] / columns;
+      largest[r] = square > size ? square : size;  // their sum is 0 where eps = -square
+      rstd[r] = static_cast<C>(1 / __builtin_sqrt(square + eps));
+    }
+    const auto write = [&](auto rows, int64_t r) {
+      each_vector<C>(n, Scaling<rows(), X, W, Y, C>{h + r * h_stride, h_stride, rstd + r, w, offset,
+                                                    scale, y + r * n, n});
+    };
+    int64_t r = 0;
+    for (; r + kGroup <= count; r += kGroup) write(std::integral_constant<int, kGroup>{}, r);
+    for (; r < count; ++r) write(std::integral_constant<int, 1>{}, r);
+    for (r = 0; r < count; ++r) {
+      if (in_range<C>(largest[r])) continue;
+      rstd[r] = static_cast<C>(second_look(h + r * h_stride, w, args.weight_offset, y + r * n, n,
+                                           eps, largest[r], args.scale));
+    }
+    if (args.rstd) std::memcpy(static_cast<C*>(args.rstd) + row, rstd, count * sizeof(C));
+  }
+}
+
+template <bool kAdds, class X, class W, class Y = X>
+void forward(const ForwardArgs& args, int64_t first, int64_t last) {
+  // Larger batches leave memory idle while they are written.
+  constexpr int64_t kBytes = 5 << 10;
+  int64_t batch = kMostRows;
+  while (batch > 1 && batch * args.n * static_cast<int64_t>(sizeof(X)) > kBytes) batch /= 2;
+  if (batch > 1 && args.n < kLongRow<X>) {
+    forward_batches<kAdds, X, W, Y>(args, first, last, batch);
+  } else {
+    forward_rows<kAdds, X, W, Y>(args, first, last);
   }
 }
 
