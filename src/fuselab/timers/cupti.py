@@ -1,4 +1,4 @@
-"""Kernel time on a GPU: CUPTI's device events, read through torch.profiler."""
+"""Kernel time on a GPU: CUPTI's device events, read through torch's profiler."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Span:
 class CuptiTimer(Timer):
     """Sum of the durations of the kernels, copies and fills of each call, in us.
 
-    One profiler window serves a whole sweep, because opening one costs about 20 ms.
+    One profiler window serves a whole sweep, because one costs about 0.1 s.
     """
 
     name = "cupti"
