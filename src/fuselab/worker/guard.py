@@ -27,6 +27,7 @@ _WATCHED: tuple[tuple[object, str], ...] = (
     (torch, "equal"),
     (torch.autograd, "grad"),
     (torch.profiler, "profile"),
+    (torch.autograd.profiler, "profile"),
     (torch.cuda, "synchronize"),
     (torch.cuda, "Event"),
     (torch.cuda.Event, "elapsed_time"),
