@@ -75,15 +75,15 @@ bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   return true;
 }
 
-// Whether 64 registers hold four packs a thread and their weight. 1024 such threads a
-// multiprocessor have 64 KB of x on their way, and many problems all of it.
+// Whether 64 registers hold four packs a thread and their weight: 1024 such threads a
+// multiprocessor have 64 KB of x on their way.
 template <typename T, typename W, bool ADDS>
-constexpr bool kHeldByHalf = !ADDS && sizeof(W) <= sizeof(T);
+constexpr bool kFits64Registers = !ADDS && sizeof(W) <= sizeof(T);
 
 // Rows of at most a warp's threads.
 template <typename T, typename W, int VEC, int ITEMS, int ROW_THREADS, bool ADDS, typename Y>
 void fwd_short(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
-  constexpr int MIN_BLOCKS = ITEMS == 4 && kHeldByHalf<T, W, ADDS> ? 1024 / kSmallBlock : 1;
+  constexpr int MIN_BLOCKS = ITEMS == 4 && kFits64Registers<T, W, ADDS> ? 1024 / kSmallBlock : 1;
   fwd_shaped<T, W, FwdShape<VEC, ITEMS, ROW_THREADS, kSmallBlock, MIN_BLOCKS, true>>(a, s);
 }
 
@@ -131,12 +131,12 @@ void fwd_aligned(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t s) {
     // A residual takes the registers of as many packs again.
     using Middle = FwdShape<VEC, 4, 0, 512, ADDS ? 2 : 1, !ADDS>;
     if (packs <= 4 * 512) return fwd_shaped<T, W, Middle>(a, s);
-    if constexpr (ADDS) {
-      if (packs <= 4 * kMaxBlock) {
+    if (packs <= 4 * kMaxBlock) {
+      if constexpr (ADDS) {
         return fwd_shaped<T, W, FwdShape<VEC, 4, 0, kMaxBlock, 1, false>>(a, s);
+      } else {
+        return fwd_twice<T, W>(a, packs, s);
       }
-    } else {
-      if (packs <= 4 * kMaxBlock) return fwd_twice<T, W>(a, packs, s);
     }
   }
   if (fwd_by_clusters(a, packs, s)) return;
