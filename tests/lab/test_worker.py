@@ -11,7 +11,7 @@ import toy_ops
 from torch import Tensor
 
 from fuselab.model import Group, Measurement, Status
-from fuselab.worker import baselines, footprint, group, inputs, load, problem, specs
+from fuselab.worker import baselines, footprint, group, inputs, load, probe, problem, specs
 from fuselab.worker.baselines import CompileWatch, Unsupported
 from fuselab.worker.ceiling import MIXES, Streams, mix_of
 from fuselab.worker.specs import SpecError
@@ -295,6 +295,15 @@ def test_other_load_is_a_disturbance_only_beyond_what_we_leave_idle(monkeypatch:
     assert other.disturbance.startswith("other processes kept 1.5 of 4 cores busy")
     monkeypatch.setattr(load.torch, "get_num_threads", lambda: 2)
     assert other.disturbance == ""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+def test_a_probe_compares_results_of_any_dtype(device: str, dtype: torch.dtype) -> None:
+    result = torch.tensor([1.0, float("nan"), -2.0], device=device).to(dtype)
+    other = torch.tensor([1.0, float("nan"), -4.0], device=device).to(dtype)
+    assert probe._same(result, result.clone())
+    assert not probe._same(result, other)
 
 
 @pytest.mark.gpu

@@ -13,9 +13,21 @@ struct BwdTurn {
   S mean, rstd, next_rstd;
 };
 
-// As kRowsInTurn, of rows so long that the worst of their many columns would err twice as much as
-// torch's sum.
-constexpr int kSharedRowsInTurn = 32;
+// Rows of a thread's first sum where it has two, and of a part of dweight: with more, the worst of
+// many columns would err twice as much as torch's sum.
+constexpr int kRowsInSum = 16;
+template <typename Shape>
+constexpr int kRowsInPart = Shape::TWO_SUMS ? 128 : 32;
+
+// Adds what a thread added up to its second sum, and begins anew.
+template <typename S, int ITEMS, int VEC>
+__device__ __forceinline__ void move_sums(S (&acc)[ITEMS][VEC], S (&total)[ITEMS][VEC]) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) total[i][v] += acc[i][v], acc[i][v] = 0;
+  }
+}
 
 // Reads x and dy once, ahead of need; writes dx and partial rows of dweight as bwd_kernel does.
 template <typename T, typename W, typename Shape, bool ADDS>
@@ -55,7 +67,7 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
 
-  S acc[ITEMS][VEC] = {};
+  S acc[ITEMS][VEC] = {}, second[Shape::TWO_SUMS ? ITEMS : 1][VEC] = {};
   Place in, out;
   for (int turn = 0; turn < block.rows + plan.lag; ++turn) {
     const int due = turn - plan.lag;  // the row that is written in this turn
@@ -88,10 +100,18 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
       }
       const double all = lanes_sum(static_cast<double>(dot[0]) + dot[1], kWarp);
       if (lane == 0) warps[turn % 2][warp] = all;
-      if (a.partial &&
-          (turn % kSharedRowsInTurn == kSharedRowsInTurn - 1 || turn == block.rows - 1)) {
-        const int64_t part = block.group + turn / kSharedRowsInTurn * plan.groups;
-        write_part(acc, a.partial + part * a.n + block.begin + first, 0, STEP, cols);
+      const auto ends = [&](int rows) { return turn % rows == rows - 1 || turn == block.rows - 1; };
+      if constexpr (Shape::TWO_SUMS) {
+        if (ends(kRowsInSum)) move_sums(acc, second);
+      }
+      if (a.partial && ends(kRowsInPart<Shape>)) {
+        const int64_t row = block.group + turn / kRowsInPart<Shape> * plan.groups;
+        S* const part = a.partial + row * a.n + block.begin + first;
+        if constexpr (Shape::TWO_SUMS) {
+          write_part(second, part, 0, STEP, cols);
+        } else {
+          write_part(acc, part, 0, STEP, cols);
+        }
       }
     }
     __syncthreads();

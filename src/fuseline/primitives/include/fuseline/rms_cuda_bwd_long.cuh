@@ -72,34 +72,40 @@ __global__ void bwd_long_dweight_kernel(BwdArgs<T, W, ADDS> a) {
   for (int v = 0; v < VEC; ++v) a.partial[blockIdx.y * a.n + col + v] = static_cast<S>(total[v]);
 }
 
-// Owns a warp's width of columns; reads all partial rows in a fixed order, warps side by side;
-// writes dweight, rounded once. Adds in fp64: in fp32 these few sums of large numbers cost more
-// accuracy than the many before them.
-template <typename S, typename W, int WARPS>
+// Owns VEC columns a lane; reads all partial rows in a fixed order, warps side by side; writes
+// dweight, rounded once. Adds in fp64: in fp32 these few sums of large numbers cost more accuracy
+// than the many before them.
+template <typename S, typename W, int VEC, int WARPS>
 __global__ void __launch_bounds__(WARPS* kWarp)
     bwd_finish_kernel(const S* partial, int parts, int64_t n, W* dweight) {
-  __shared__ double sums[WARPS][kWarp + 1];
+  constexpr int COLS = kWarp * VEC, AT_ONCE = 8;
+  __shared__ double sums[WARPS][COLS];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarp;
-  constexpr int kAtOnce = 8;
-  double sum = 0;
-  for (int start = warp; start < parts; start += kAtOnce * WARPS) {
-    S loaded[kAtOnce];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * COLS, col = first + lane * VEC;
+  double sum[VEC] = {};
+  for (int start = warp; start < parts; start += AT_ONCE * WARPS) {
+    Pack<S, VEC> loaded[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int i = 0; i < AT_ONCE; ++i) {
       const int part = start + i * WARPS;
-      loaded[i] = part < parts && first + lane < n ? partial[part * n + first + lane] : S(0);
+      loaded[i] = Pack<S, VEC>{};
+      if (part < parts && col < n) loaded[i] = load<S, VEC>(partial + part * n + col);
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) sum += loaded[i];
-  }
-  sums[warp][lane] = sum;
-  __syncthreads();
+    for (int i = 0; i < AT_ONCE; ++i) {
 #pragma unroll
-  for (int col = warp; col < kWarp; col += WARPS) {
-    const double total = lanes_sum(lane < WARPS ? sums[lane][col] : 0.0, kWarp);
-    if (lane == 0 && first + col < n) dweight[first + col] = round_to<W, double>(total);
+      for (int v = 0; v < VEC; ++v) sum[v] += loaded[i].v[v];
+    }
   }
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) sums[warp][lane * VEC + v] = sum[v];
+  __syncthreads();
+  const int mine = threadIdx.x;
+  if (mine >= COLS || first + mine >= n) return;
+  double total = 0;
+#pragma unroll
+  for (int w = 0; w < WARPS; ++w) total += sums[w][mine];
+  dweight[first + mine] = round_to<W, double>(total);
 }
 
 }  // namespace fuseline::rms

@@ -165,12 +165,24 @@ void bwd_by_length(const BwdArgs<T, W, ADDS>& a, const BwdProblem& p) {
   });
 }
 
-template <typename S, typename W, int WARPS>
-void bwd_finish(const BwdProblem& p) {
-  const auto tiles = static_cast<unsigned>(ceil_div(p.n, kWarp));
-  bwd_finish_kernel<S, W, WARPS><<<tiles, WARPS * kWarp, 0, p.stream>>>(
+template <typename S, typename W, int VEC, int WARPS>
+void bwd_finish_by(const BwdProblem& p) {
+  static_assert(VEC <= WARPS);  // a thread sums a column
+  const auto tiles = static_cast<unsigned>(ceil_div(p.n, kWarp * VEC));
+  bwd_finish_kernel<S, W, VEC, WARPS><<<tiles, WARPS * kWarp, 0, p.stream>>>(
       static_cast<const S*>(p.partial), static_cast<int>(p.rows ? p.parts : 0), p.n,
       static_cast<W*>(p.dweight));
+}
+
+// Where tiles of packs are as many as multiprocessors, they need fewer accesses and blocks.
+constexpr int64_t kWideFinish = 16384;
+template <typename S, typename W>
+void bwd_finish(const BwdProblem& p) {
+  constexpr int VEC = kVec<S>;
+  if (p.n >= kWideFinish && p.n % VEC == 0) {
+    return p.parts <= 64 ? bwd_finish_by<S, W, VEC, 8>(p) : bwd_finish_by<S, W, VEC, 16>(p);
+  }
+  p.parts <= 64 ? bwd_finish_by<S, W, 1, 8>(p) : bwd_finish_by<S, W, 1, kWarp>(p);
 }
 
 template <typename T, typename W>
@@ -179,27 +191,37 @@ bool bwd_is_wide(const BwdProblem& p) {
          aligned<T>(p.added, p.added_stride) && aligned<T>(p.weight, 0);
 }
 
-// Rows that no block holds are shared by several.
-template <typename T, bool ADDS>
-GridPlan bwd_grid_plan(const BwdProblem& p) {
-  constexpr int64_t kHeld = sizeof(T) == 2 ? 2 * kMaxBlock : 4 * kMaxBlock;
-  if (p.n / kVec<T> <= kHeld) return {};
-  return grid_plan<T, LargeSlices<T>>(p.rows, p.n, p.sms, kRooms<ADDS>);
+// Calls f with the shape of the kernel for rows that no block holds, and how they are shared.
+template <typename T, bool ADDS, typename F>
+auto with_bwd_grid(const BwdProblem& p, const F& f) {
+  constexpr int64_t kHeld = sizeof(T) == 2 ? 2 * kMaxBlock : 4 * kMaxBlock, kManyColumns = 1 << 18;
+  const auto with = [&](auto shape) {
+    const bool held = p.n / kVec<T> <= kHeld;
+    return f(shape,
+             held ? GridPlan{} : grid_plan<T, decltype(shape)>(p.rows, p.n, p.sms, kRooms<ADDS>));
+  };
+  if constexpr (sizeof(T) == 2) {
+    if (p.n >= kManyColumns) return with(FullSlices<T>{});
+  }
+  return with(LargeSlices<T>{});
 }
 
 template <typename T, typename W, bool ADDS>
 int64_t bwd_sums_typed(const BwdProblem& p) {
-  const GridPlan plan = bwd_grid_plan<T, ADDS>(p);
-  if (plan.size == 0 || p.rows == 0 || !bwd_is_wide<T, W>(p)) return 0;
-  const bool held = known_to_hold<bwd_grid_kernel<T, W, LargeSlices<T>, ADDS>, LargeSlices<T>>();
-  return held ? p.rows * plan.size : 0;
+  return with_bwd_grid<T, ADDS>(p, [&](auto shape, const GridPlan& plan) -> int64_t {
+    using Shape = decltype(shape);
+    if (plan.size == 0 || p.rows == 0 || !bwd_is_wide<T, W>(p)) return 0;
+    return known_to_hold<bwd_grid_kernel<T, W, Shape, ADDS>, Shape>() ? p.rows * plan.size : 0;
+  });
 }
 
 template <typename T, typename W, bool ADDS>
 int64_t parts_typed(BwdProblem& p) {
   if (p.sums) {
-    p.blocks = bwd_grid_plan<T, ADDS>(p).groups;
-    return parts_of(p.rows, p.blocks, kSharedRowsInTurn);
+    return with_bwd_grid<T, ADDS>(p, [&](auto shape, const GridPlan& plan) {
+      p.blocks = plan.groups;
+      return parts_of(p.rows, p.blocks, kRowsInPart<decltype(shape)>);
+    });
   }
   return bwd_is_wide<T, W>(p) ? parts_by_length<T, kVec<T>, ADDS>(p)
                               : parts_by_length<T, 1, ADDS>(p);
@@ -227,15 +249,18 @@ void bwd_typed(const BwdProblem& p) {
       a.added_stride = p.added_stride;
     }
     if (p.sums) {
-      launch_grid<T, LargeSlices<T>>(bwd_grid_kernel<T, W, LargeSlices<T>, ADDS>, a,
-                                     bwd_grid_plan<T, ADDS>(p), kRooms<ADDS>, p.sums, p.stream);
+      with_bwd_grid<T, ADDS>(p, [&](auto shape, const GridPlan& plan) {
+        using Shape = decltype(shape);
+        launch_grid<T, Shape>(bwd_grid_kernel<T, W, Shape, ADDS>, a, plan, kRooms<ADDS>, p.sums,
+                              p.stream);
+      });
     } else if (bwd_is_wide<T, W>(p)) {
       bwd_by_length<T, W, kVec<T>>(a, p);
     } else {
       bwd_by_length<T, W, 1>(a, p);
     }
   }
-  if (p.dweight) p.parts <= 64 ? bwd_finish<S, W, 8>(p) : bwd_finish<S, W, kWarp>(p);
+  if (p.dweight) bwd_finish<S, W>(p);
 }
 
 }  // namespace

@@ -193,8 +193,9 @@ void fwd_odd(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t s) {
     if (aligned<2>(a) && fwd_odd_short<T, W, 2>(a, s)) return;
   }
   if (fwd_odd_short<T, W, 1>(a, s)) return;
-  if constexpr (sizeof(T) < 8) {
-    if (a.n <= 33 * kWarp && fwd_odd_shaped<T, W, FwdOddShape<33, 128, 4>>(a, sms, s)) return;
+  if constexpr (sizeof(T) < 8 || !ADDS) {
+    using Shape = FwdOddShape<33, 128, sizeof(T) < 8 ? 4 : 3>;
+    if (a.n <= 33 * kWarp && fwd_odd_shaped<T, W, Shape>(a, sms, s)) return;
   }
   const int64_t packs = ceil_div(a.n, kVec<T>);
   if (packs <= 3 * 512) return fwd_skew<T, W, 3, 512>(a, s);

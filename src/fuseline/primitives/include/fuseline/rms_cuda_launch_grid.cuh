@@ -13,7 +13,10 @@ template <typename T>
 using SmallSlices = GridShape<kVec<T>, 4, 224, 2>;
 template <typename T>
 using LargeSlices = std::conditional_t<sizeof(T) == 8, GridShape<kVec<T>, 2, 992, 1>,
-                                       GridShape<kVec<T>, 4, 512, 1>>;
+                                       GridShape<kVec<T>, 4, 512, 1, sizeof(T) == 4>>;
+// As large as shared memory lets slices of x and dy be, so that registers hold two sums.
+template <typename T>
+using FullSlices = GridShape<kVec<T>, 3, 480, 1, true>;
 
 // Shared memory of a block beside the kernel's own small arrays.
 template <typename Shape>
