@@ -1,7 +1,7 @@
 """Fused PyTorch operators at the speed of the memory."""
 
 from fuseline import nn
-from fuseline.ops import add_rms_norm, rms_norm, rms_norm_fp8
+from fuseline.ops import add_rms_norm, norm_chain, rms_norm, rms_norm_fp8
 from fuseline.patching import patch, unpatch
 from fuseline.takeover import disable, enable, enabled, status
 
@@ -12,6 +12,7 @@ __all__ = [
     "enable",
     "enabled",
     "nn",
+    "norm_chain",
     "patch",
     "rms_norm",
     "rms_norm_fp8",

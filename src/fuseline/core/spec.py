@@ -42,13 +42,15 @@ class Cost:
 class Budget:
     """Accuracy an implementation must keep, in ULP of the output and in eps * max|gradient|.
 
-    Forward: fp64 an absolute limit, fp32 max(ratio * eager's error, floor), half types eager's +
-    extra, e4m3 the nearest value: half an ULP, and 8 ULP of fp32 (2^-16 of e4m3's), since so near a
-    tie a computation in fp32 may come out on the other side. Gradients: nowhere less than ratio *
+    Forward: fp64 an absolute limit (and, where the formula itself lets sums cancel, a ratio of
+    eager's error), fp32 max(ratio * eager's error, floor), half types eager's + extra, e4m3 the
+    nearest value: half an ULP, and 8 ULP of fp32 (2^-16 of e4m3's), since so near a tie a
+    computation in fp32 may come out on the other side. Gradients: nowhere less than ratio *
     eager's, which shows where terms cancel.
     """
 
     fp64_fwd_ulp: float = 8.0
+    fp64_ratio: float = 0.0
     fp64_grad_eps: float = 8.0
     fp32_ratio: float = 2.0
     fp32_floor: float = 2.0

@@ -135,7 +135,7 @@ def _limit(
 ) -> float:
     eager = yardstick or 0.0
     if dtype == torch.float64 and direction == "fwd":
-        return budget.fp64_fwd_ulp
+        return max(budget.fp64_fwd_ulp, budget.fp64_ratio * eager)
     if dtype == torch.float8_e4m3fn:
         return budget.e4m3_fwd_ulp
     # Where terms cancel (the gradient of a row of length 1), no formula is exact; eager shows it.

@@ -7,21 +7,9 @@
 
 #include "fuseline/core/cpp/norm_args.h"
 #include "fuseline/rms_rows.h"
+#include "fuseline/rows_cpu.h"
 
 namespace fuseline::rms {
-
-inline Element element_of(const Tensor& t) {
-  switch (t.scalar_type()) {
-    case ScalarType::Double:
-      return Element::f64;
-    case ScalarType::Float:
-      return Element::f32;
-    case ScalarType::Half:
-      return Element::f16;
-    default:
-      return Element::bf16;
-  }
-}
 
 template <class Table>
 auto pick(const Table& table, const Tensor& x, const std::optional<Tensor>& weight) {
@@ -31,16 +19,6 @@ auto pick(const Table& table, const Tensor& x, const std::optional<Tensor>& weig
 
 inline const void* data_or_null(const std::optional<Tensor>& t) {
   return t ? t->const_data_ptr() : nullptr;
-}
-
-// fn(first, last) over `items`, each of which has `elements`.
-template <class F>
-void parallel(int64_t items, int64_t elements, const F& fn) {
-  // Elements a thread gets at least: ATen's own grain size.
-  constexpr int64_t kGrain = 32768;
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, elements));
-  if (items <= grain) return fn(0, items);
-  torch::stable::parallel_for(0, items, grain, fn);
 }
 
 // Writes y and, where there is a place for it, rstd; with a residual, new_residual as well.

@@ -3,12 +3,9 @@
 // includes it.
 #pragma once
 
-#include <cstdint>
+#include "fuseline/element.h"
 
 namespace fuseline::rms {
-
-enum class Element { f64, f32, f16, bf16 };
-constexpr int kElements = 4;
 
 // Rows of x to rows of y; those that add read residual as well and write new_residual, which is
 // what they normalise. Strides are in elements. What the norm is multiplied by is weight_offset +

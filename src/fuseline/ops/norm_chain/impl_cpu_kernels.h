@@ -1,0 +1,129 @@
+// The norm chain over rows, forward and backward, for the instruction set the including file is
+// built for. Everything is in an unnamed namespace: what the linker merges could carry wider
+// instructions than the processor has.
+#pragma once
+
+#include <cfloat>
+
+#include "fuseline/row_sums.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::norm_chain {
+namespace {
+
+// A sum in fp64 and what its additions lost: the seventh power of a sum whose terms cancel would
+// lose seven times as much.
+struct Compensated {
+  Vector<double> sum = {}, lost = {};
+
+  void add(const Vector<double>& v) {
+    const auto next = sum + v, moved = next - sum;
+    lost += (sum - (next - moved)) + (v - moved);
+    sum = next;
+  }
+  long double total() const {
+    double high = sum[0], low = 0;
+    for (int i = 1; i < kLanes<double>; ++i) {
+      const double next = high + sum[i], moved = next - high;
+      low += (high - (next - moved)) + (sum[i] - moved);
+      high = next;
+    }
+    return static_cast<long double>(high) + (low + sum_halves<kLanes<double>>(lost));
+  }
+};
+
+// Half types add in fp32 for a while, fp32 in fp64, fp64 with what it loses.
+template <class X, class Term>
+long double sum_of(int64_t n, const Term& term) {
+  if constexpr (sizeof(X) == 8) {
+    Compensated sum;
+    each_vector<double>(
+        n, [&](int64_t i, auto part) { sum.add(fresh<double>(term(double{}, i, part), part)); });
+    return sum.total();
+  } else {
+    using C = std::conditional_t<sizeof(X) == 4, double, float>;
+    return sum_row<C>(n, [&](int64_t i, auto part) { return term(C{}, i, part); });
+  }
+}
+
+// The chain as it is written, for a row whose sum is not finite: later sums are then of Inf and
+// NaN.
+template <class X>
+__attribute__((noinline)) void plain_row(const X* x, X* y, int64_t n) {
+  long double factor = 1;
+  for (int step = 0; step < 3; ++step) {
+    long double sum = 0;
+    for (int64_t i = 0; i < n; ++i) sum += load<double>(x + i, Short{1})[0] * factor;
+    factor *= sum;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    const Vector<double> v = load<double>(x + i, Short{1});
+    store<double>(y + i, Vector<double>{static_cast<double>(v[0] * factor)}, Short{1});
+  }
+}
+
+// Whether C has v with all its bits.
+template <class C>
+bool fits(long double v) {
+  const long double magnitude = v < 0 ? -v : v;
+  if (sizeof(C) == 8) return v == 0 || (magnitude >= DBL_MIN && magnitude <= DBL_MAX);
+  return v == 0 || (magnitude >= FLT_MIN && magnitude <= FLT_MAX);
+}
+
+template <class C, class X>
+void scale_row(const X* x, X* y, int64_t n, C power) {
+  each_vector<C>(
+      n, [=](int64_t i, auto part) { store<C>(y + i, load<C>(x + i, part) * power, part); });
+}
+
+template <class X>
+void forward(const ForwardArgs& a, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; ++row) {
+    const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
+    X* const y = static_cast<X*>(a.y) + row * a.n;
+    const long double sum = sum_of<X>(
+        a.n, [=](auto c, int64_t i, auto part) { return load<decltype(c)>(x + i, part); });
+    if (a.sum) a.sum[row] = static_cast<double>(sum);
+    const long double square = sum * sum, power = square * square * square * sum;
+    if (fits<Compute<X>>(power)) {
+      scale_row<Compute<X>>(x, y, a.n, power);
+    } else if (fits<double>(power)) {
+      scale_row<double>(x, y, a.n, power);
+    } else {
+      plain_row(x, y, a.n);
+    }
+  }
+}
+
+// dx = dy * power + shift.
+template <class C, class X>
+void gradient_row(const X* dy, X* dx, int64_t n, C power, C shift) {
+  each_vector<C>(n, [=](int64_t i, auto part) {
+    store<C>(dx + i, load<C>(dy + i, part) * power + shift, part);
+  });
+}
+
+template <class X>
+void backward(const BackwardArgs& a, int64_t first, int64_t last) {
+  for (int64_t row = first; row < last; ++row) {
+    const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
+    const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
+    X* const dx = static_cast<X*>(a.dx) + row * a.n;
+    const long double dot = sum_of<X>(a.n, [=](auto c, int64_t i, auto part) {
+      return load<decltype(c)>(dy + i, part) * load<decltype(c)>(x + i, part);
+    });
+    const long double sum = a.sum[row], square = sum * sum, sixth = square * square * square;
+    const long double power = sixth * sum, shift = 7 * sixth * dot;
+    if (fits<Compute<X>>(power) && fits<Compute<X>>(shift)) {
+      gradient_row<Compute<X>>(dy, dx, a.n, power, shift);
+    } else {
+      gradient_row<double>(dy, dx, a.n, power, shift);
+    }
+  }
+}
+
+constexpr Kernels kKernels = {{forward<double>, forward<float>, forward<f16>, forward<bf16>},
+                              {backward<double>, backward<float>, backward<f16>, backward<bf16>}};
+
+}  // namespace
+}  // namespace fuseline::norm_chain

@@ -1,0 +1,250 @@
+"""The norm chain in Triton: y = x * sum^7, dx = dy * sum^7 + 7 * sum^6 * sum(dy * x).
+
+Rows that fit the registers of one program are read once; longer rows in blocks, twice. Not
+measured on a GPU yet.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton.rows import divide_up, power_of_2, vec, whole_meta
+
+_COUNTS = ["n_rows", "n_cols", "x_stride", "dy_stride"]
+# Rows in registers up to WHOLE elements, SIZE elements a program.
+_WHOLE, _SIZE, _WARPS = 16384, 4096, 8
+
+
+@triton.jit
+def _add_pairs(a, a_lost, b, b_lost):
+    """Two sums in fp64, each with what its additions lost."""
+    total = a + b
+    moved = total - a
+    return total, a_lost + b_lost + ((a - (total - moved)) + (b - moved))
+
+
+@triton.jit
+def _terms(v):
+    """What a row's terms are added in: fp32 of half types, else fp64."""
+    half: tl.constexpr = v.dtype.primitive_bitwidth == 16
+    return v.to(tl.float32) if half else v.to(tl.float64)
+
+
+@triton.jit
+def _row_sums(v):
+    """Sums over dimension 1 in fp64 and, of fp64, what its additions lost."""
+    if v.dtype.primitive_bitwidth == 64:
+        total, lost = tl.reduce((v, tl.zeros_like(v)), 1, _add_pairs)
+    else:
+        total = tl.sum(v, 1).to(tl.float64)
+        lost = tl.zeros_like(total)
+    return total, lost
+
+
+@triton.jit
+def _sixth(total):
+    square = total * total
+    return square * square * square
+
+
+@triton.jit
+def _seventh(total, lost):
+    """(total + lost)^7, which `lost` would change by seven times itself."""
+    power = _sixth(total) * total
+    return tl.where(power == 0.0, power, power + 7 * power * (lost / total))
+
+
+@triton.jit
+def _fits(v, C: tl.constexpr):
+    """Whether C has v, of fp64, with all its bits."""
+    magnitude = tl.abs(v)
+    if C == tl.float64:  # noqa: SIM300
+        return (v == 0.0) | ((magnitude >= 2.2250738585072014e-308) & (v - v == 0.0))
+    return (v == 0.0) | ((magnitude >= 1.1754943508222875e-38) & (magnitude <= 3.4028234e38))
+
+
+@triton.jit
+def _block(start, n_cols, VEC: tl.constexpr, BLOCK: tl.constexpr):
+    cols = start + tl.arange(0, BLOCK)
+    return cols, cols < n_cols // VEC * VEC
+
+
+@triton.jit
+def _tile(n_rows, n_cols, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols, inside = _block(0, n_cols, VEC, BLOCK)
+    live = rows < n_rows
+    return rows, live, cols, live[:, None] & inside[None, :]
+
+
+@triton.jit
+def _places(ptr, rows, stride, cols, VEC: tl.constexpr):
+    return ptr + rows[:, None] * (stride // VEC * VEC) + cols[None, :]
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _fwd_kernel(
+    x_ptr, y_ptr, sum_ptr, n_rows, n_cols, x_stride,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns ROWS whole rows: reads x once, writes y and, where there is a place, the sums."""
+    C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    rows, live, cols, mask = _tile(n_rows, n_cols, VEC, ROWS, BLOCK)
+    x = tl.load(_places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
+    total, lost = _row_sums(_terms(x))
+    if sum_ptr is not None:
+        tl.store(sum_ptr + rows, total + lost, live)
+    power = _seventh(total, lost)
+    y = x.to(C) * power.to(C)[:, None]
+    hard = live & ~_fits(power, C)
+    if tl.sum(hard.to(tl.int32), 0) > 0:  # the chain as it is written
+        h = x.to(tl.float64)
+        for _ in range(3):
+            h = tl.where(mask, h * tl.sum(h, 1)[:, None], 0.0)
+        y = tl.where(hard[:, None], h.to(C), y)
+    tl.store(_places(y_ptr, rows, n_cols, cols, VEC), y.to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _bwd_kernel(
+    dy_ptr, x_ptr, sum_ptr, dx_ptr, n_rows, n_cols, dy_stride, x_stride,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns ROWS whole rows: reads dy and x once, writes dx."""
+    C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    rows, live, cols, mask = _tile(n_rows, n_cols, VEC, ROWS, BLOCK)
+    x = tl.load(_places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
+    dy = tl.load(_places(dy_ptr, rows, dy_stride, cols, VEC), mask, other=0.0)
+    total = tl.load(sum_ptr + rows, live, other=0.0)
+    dot, lost = _row_sums(_terms(dy) * _terms(x))
+    power = _sixth(total) * total
+    shift = 7 * _sixth(total) * (dot + lost)
+    dx = dy.to(C) * power.to(C)[:, None] + shift.to(C)[:, None]
+    hard = live & ~(_fits(power, C) & _fits(shift, C))
+    if tl.sum(hard.to(tl.int32), 0) > 0:
+        wide = dy.to(tl.float64) * power[:, None] + shift[:, None]
+        dx = tl.where(hard[:, None], wide.to(C), dx)
+    tl.store(_places(dx_ptr, rows, n_cols, cols, VEC), dx.to(dx_ptr.dtype.element_ty), mask)
+
+
+@triton.jit
+def _sum_of_products(
+    a_row, b_row, factor, n_cols, VEC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The sum of a * b * factor over a row in blocks, and what its additions lost; b None: 1."""
+    total = tl.zeros((BLOCK,), tl.float64)
+    lost = tl.zeros((BLOCK,), tl.float64)
+    for start in range(0, n_cols, BLOCK):
+        cols, mask = _block(start, n_cols, VEC, BLOCK)
+        v = _terms(tl.load(a_row + cols, mask, other=0.0))
+        if b_row is not None:
+            v *= _terms(tl.load(b_row + cols, mask, other=0.0, eviction_policy="evict_first"))
+        v = tl.where(mask, v.to(tl.float64) * factor, 0.0)
+        if a_row.dtype.element_ty == tl.float64:
+            total, lost = _add_pairs(total, lost, v, 0.0)
+        else:
+            total += v
+    return tl.reduce((total, lost), 0, _add_pairs)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _fwd_long_kernel(
+    x_ptr, y_ptr, sum_ptr, n_cols, x_stride, VEC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
+    C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * (x_stride // VEC * VEC)
+    total, lost = _sum_of_products(x_row, None, 1.0, n_cols, VEC, BLOCK)
+    if sum_ptr is not None:
+        tl.store(sum_ptr + row, total + lost)
+    power = _seventh(total, lost)
+    hard = ~_fits(power, C)
+    factor = power
+    if hard:  # the chain as it is written
+        factor = total
+        for _ in range(2):
+            again, lost = _sum_of_products(x_row, None, factor, n_cols, VEC, BLOCK)
+            factor *= again
+    blocks = (n_cols + BLOCK - 1) // BLOCK
+    for i in range(blocks):
+        cols, mask = _block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
+        x = tl.load(x_row + cols, mask, other=0.0, eviction_policy="evict_first")
+        y = x.to(C) * factor.to(C)
+        if hard:
+            y = (x.to(tl.float64) * factor).to(C)
+        tl.store(y_ptr + row * (n_cols // VEC * VEC) + cols, y.to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _bwd_long_kernel(
+    dy_ptr, x_ptr, sum_ptr, dx_ptr, n_cols, dy_stride, x_stride,
+    VEC: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns one row: reads dy and x, then dy again, backwards from what the caches still hold."""
+    C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
+    row = tl.program_id(0).to(tl.int64)
+    x_row = x_ptr + row * (x_stride // VEC * VEC)
+    dy_row = dy_ptr + row * (dy_stride // VEC * VEC)
+    dot, lost = _sum_of_products(dy_row, x_row, 1.0, n_cols, VEC, BLOCK)
+    total = tl.load(sum_ptr + row)
+    power = _sixth(total) * total
+    shift = 7 * _sixth(total) * (dot + lost)
+    hard = ~(_fits(power, C) & _fits(shift, C))
+    blocks = (n_cols + BLOCK - 1) // BLOCK
+    for i in range(blocks):
+        cols, mask = _block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
+        dy = tl.load(dy_row + cols, mask, other=0.0, eviction_policy="evict_first")
+        dx = dy.to(C) * power.to(C) + shift.to(C)
+        if hard:
+            dx = (dy.to(tl.float64) * power + shift).to(C)
+        tl.store(dx_ptr + row * (n_cols // VEC * VEC) + cols, dx.to(dx_ptr.dtype.element_ty), mask)
+
+
+def fwd(
+    x: torch.Tensor, save_sum: bool, wrap: Wrap | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """y of x's shape and dtype, and the sums (rows,) in fp64 if asked for.
+
+    x: (rows, n_cols), last stride 1, any row stride. `wrap` is applied to the kernel before its
+    launch.
+    """
+    y = x.new_empty(x.shape)
+    total = x.new_empty(x.shape[:1], dtype=torch.float64) if save_sum else None
+    _run(_fwd_kernel, _fwd_long_kernel, (x, y, total), (x.stride(0),), wrap)
+    return y, total
+
+
+def bwd(
+    dy: torch.Tensor, x: torch.Tensor, total: torch.Tensor, wrap: Wrap | None = None
+) -> torch.Tensor:
+    """dx of x's shape and dtype; dy and x as x of `fwd`, total as it gave it."""
+    dx = x.new_empty(x.shape)
+    strides = (dy.stride(0), x.stride(0))
+    _run(_bwd_kernel, _bwd_long_kernel, (dy, x, total, dx), strides, wrap)
+    return dx
+
+
+def _run(
+    whole: Any,
+    long: Any,
+    tensors: tuple[torch.Tensor | None, ...],
+    strides: tuple[int, ...],
+    wrap: Wrap | None,
+) -> None:
+    first = tensors[0]
+    assert first is not None
+    n_rows, n_cols = first.shape
+    meta = {"VEC": vec(first, n_cols, *strides)}
+    if n_rows > 0 and n_cols <= _WHOLE:
+        meta |= whole_meta(n_cols, max(_SIZE, power_of_2(max(n_cols, 1))), _WARPS)
+        grid = (divide_up(n_rows, meta["ROWS"]),)
+        launch(whole, grid, (*tensors, n_rows, n_cols, *strides), meta, wrap)
+    elif n_rows > 0:
+        meta |= {"BLOCK": _SIZE, "num_warps": _WARPS}
+        launch(long, (n_rows,), (*tensors, n_cols, *strides), meta, wrap)

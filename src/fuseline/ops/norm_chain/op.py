@@ -1,0 +1,163 @@
+"""The contract of norm_chain: schemas, fakes, gradients, and the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from torch.overrides import handle_torch_function, has_torch_function
+
+from fuseline.core import arguments, contract
+from fuseline.core.batching import in_front, one
+from fuseline.core.layout import as_rows
+from fuseline.ops.norm_chain import impl_eager
+
+_NAME = "norm_chain"
+
+
+def norm_chain(x: Tensor, impl: str = "auto") -> Tensor:
+    """Three sums over the last dimension, each multiplied into x.
+
+    x *= sum(x, -1), three times; which is y = x * sum(x, -1)^7, since each sum is linear in x.
+
+    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless the
+          last stride is 1 and the leading dimensions collapse to one row stride.
+    impl  "auto", or one of "cpu", "triton", "eager" (the plain formula, which rounds six times).
+
+    Returns y, contiguous, with x's shape and dtype, rounded once. The sum is in float64 (float64:
+    with what its additions lose; half types: blocks of it in float32). Saved for backward: x and
+    the sum. Deterministic, gradients included.
+    Raises TypeError (dtype), ValueError (shape, impl) or RuntimeError (an implementation that
+    cannot run here) before anything is launched.
+    Source: the norm chain of "Unit Test for Fusion", whose x has two dimensions.
+    """
+    if is_compiling():
+        validate(x)
+        traced: Tensor = SELECTOR.traced(impl, x.device.type)(x)
+        return traced
+    try:
+        device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
+        y: Tensor = SELECTOR.calls[impl, device_type](x)
+    except Exception:
+        if has_torch_function((x,)):  # torch.fx's proxies
+            return handle_torch_function(norm_chain, (x,), x, impl)
+        validate(x)  # a good call pays nothing for the friendly message
+        raise
+    return y
+
+
+def validate(x: Tensor) -> None:
+    """Refuses what no implementation takes."""
+    arguments.require_rows(_NAME, x)
+
+
+def _validate_bwd(dy: Tensor, x: Tensor, total: Tensor) -> None:
+    validate(x)
+    arguments.require_exactly(_NAME, "dy", dy, x.shape, x.dtype, x.device)
+    arguments.require_exactly(_NAME, "sum", total, x.shape[:-1], torch.float64, x.device)
+
+
+def _fake(x: Tensor) -> Tensor:
+    validate(x)
+    return x.new_empty(x.shape)
+
+
+def _fake_fwd(x: Tensor) -> tuple[Tensor, Tensor]:
+    return _fake(x), x.new_empty(x.shape[:-1], dtype=torch.float64)
+
+
+def _fake_bwd(dy: Tensor, x: Tensor, sum: Tensor) -> Tensor:
+    _validate_bwd(dy, x, sum)
+    return x.new_empty(x.shape)
+
+
+def decomposed(x: Tensor) -> Tensor:
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    validate(x)
+    h = x.to(torch.float64)
+    total = h.sum(-1, keepdim=True)
+    return (h * total * total.square() * total.square().square()).to(x.dtype)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class NormChain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            y: Tensor
+            y, total = fwd(x)
+            ctx.save_for_backward(x, total)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Any:
+            x, total = ctx.saved_tensors
+            if contract.wants_graph((dy, x)):
+                return contract.differentiable_backward(decomposed, (x,), ctx.needs_input_grad, dy)
+            return bwd(dy, x, total)
+
+    return NormChain
+
+
+def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(info: Any, in_dims: Any, x: Tensor) -> Any:
+        if info.batch_size:
+            validate(one(x, in_dims[0]))
+        return op(in_front(x, in_dims[0], info.batch_size)), 0
+
+    return rule
+
+
+CONTRACT = contract.Contract(
+    name=_NAME,
+    args="Tensor x",
+    fwd_returns="(Tensor, Tensor)",
+    bwd_args="Tensor dy, Tensor x, Tensor sum",
+    bwd_returns="Tensor",
+    fake=_fake,
+    fake_fwd=_fake_fwd,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=_vmap,
+)
+
+
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
+    from fuseline.ops.norm_chain import impl_triton
+
+    return impl_triton
+
+
+def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
+    validate(x)
+    y: Tensor = _triton().fwd(as_rows(x), save_sum=False, wrap=wrap)[0]
+    return y.view(x.shape)
+
+
+def _triton_fwd(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> tuple[Tensor, Tensor]:
+    validate(x)
+    y, total = _triton().fwd(as_rows(x), save_sum=True, wrap=wrap)
+    return y.view(x.shape), total.view(x.shape[:-1])
+
+
+def _triton_bwd(
+    dy: Tensor, x: Tensor, sum: Tensor, wrap: Callable[[Any], Any] | None = None
+) -> Tensor:
+    _validate_bwd(dy, x, sum)
+    dx: Tensor = _triton().bwd(as_rows(dy), as_rows(x), sum.reshape(-1), wrap=wrap)
+    return dx.view(x.shape)
+
+
+def _eager(x: Tensor) -> Tensor:
+    validate(x)
+    return impl_eager.norm_chain(x).contiguous()
+
+
+_TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)

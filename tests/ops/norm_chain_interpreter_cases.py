@@ -1,0 +1,55 @@
+"""Triton kernels of norm_chain on the CPU; needs TRITON_INTERPRET=1 before triton is imported.
+
+Run by test_norm_chain_triton.py in a process of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ops import test_norm_chain
+
+import fuseline
+from fuseline import table
+from fuseline.testing.accuracy import errors, over_budget
+
+SPEC = table.load()["norm_chain"]
+
+pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
+
+
+@pytest.mark.parametrize("n", [2, 61, 20001])
+def test_a_sum_that_cancels_costs_no_digits(n):
+    test_norm_chain.test_a_sum_that_cancels_costs_no_digits(n, "cpu", "triton")
+
+
+@pytest.mark.parametrize("n", [16, 20000])
+def test_powers_that_fp32_does_not_have(n):
+    test_norm_chain.test_powers_that_fp32_does_not_have(n, "cpu", "triton")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("n", [8, 20000])
+def test_inf_and_nan_are_the_chains(n):
+    test_norm_chain.test_inf_and_nan_are_the_chains(n, "cpu", "triton")
+
+
+@pytest.mark.parametrize("dtype", SPEC.dtypes, ids=str)
+@pytest.mark.parametrize("n", [1, 61, 130, 1027, 20001])
+def test_within_the_budget(n, dtype):
+    x = (torch.randn(5, n + 6) * n**-0.5 / 8 + 1 / n).to(dtype)[:, 6:].requires_grad_()
+    y = fuseline.norm_chain(x, impl="triton")
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    given = {"x": x.detach()}
+    eager = x.detach().clone().requires_grad_()
+    plain = SPEC.eager.fn(eager)
+    plain.backward(dy)
+    for direction, mine, theirs in (
+        ("fwd", {"out0": y.detach()}, {"out0": plain.detach()}),
+        ("bwd", {"x": x.grad}, {"x": eager.grad}),
+    ):
+        figures, yardstick = (
+            next(iter(errors(SPEC, given, direction, r, (dy,)).values())) for r in (mine, theirs)
+        )
+        assert over_budget(SPEC.budget, dtype, direction, figures, yardstick) is None
