@@ -25,7 +25,7 @@ def test_interpreter():
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("n", [64, 1027, 4096, 16384, 70000])
+@pytest.mark.parametrize("n", [1027, 16384, 70000])
 def test_compiles_for_hopper_without_a_spill(n, dtype, tmp_path):
     seen, record = recorder()
     x, total = torch.empty(100, n, dtype=dtype, device="meta"), torch.empty(100, device="meta")

@@ -14,7 +14,7 @@ from fuseline.core.tuned import Tile
 from fuseline.ops.rms_norm.impl_triton import bwd, fwd
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-LENGTHS = (1, 2, 61, 64, 130, 257, 1027, 4096, 70000)
+LENGTHS = (1, 2, 61, 64, 130, 257, 1027, 4096, 33000)
 
 # The interpreter truncates where the hardware rounds to bf16: 1 ULP more, there only.
 FWD_ULP = {torch.float64: 8, torch.float32: 2, torch.float16: 0.51, torch.bfloat16: 1.51}
@@ -113,8 +113,13 @@ def test_every_weight(kind, n, dtype):
     check(random(5, n, dtype), weight_of(kind, n, dtype), 1e-6, random(5, n, dtype, 1))
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("n", "kind"), [(61, "same"), (61, "fp32"), (70000, "same")])
+@pytest.mark.parametrize(
+    ("n", "kind", "dtype"),
+    [
+        *((61, kind, dtype) for kind in ("same", "fp32") for dtype in DTYPES),
+        *((70000, "same", dtype) for dtype in (torch.float64, torch.float32)),
+    ],
+)
 def test_every_weight_with_an_offset(n, kind, dtype):
     """0.1 has no exact fp32, so fp64 shows whether it came whole."""
     offset = 0.1 if dtype == torch.float64 else 1.0

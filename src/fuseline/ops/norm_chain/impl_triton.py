@@ -149,7 +149,12 @@ def _sum_of_products(
             total, lost = _add_pairs(total, lost, v, 0.0)
         else:
             total += v
-    return tl.reduce((total, lost), 0, _add_pairs)
+    if a_row.dtype.element_ty == tl.float64:
+        whole, rest = tl.reduce((total, lost), 0, _add_pairs)
+    else:
+        whole = tl.sum(total, 0)
+        rest = tl.sum(lost, 0)
+    return whole, rest
 
 
 @triton.jit(do_not_specialize=_COUNTS)
