@@ -19,7 +19,7 @@ from fuseline.testing.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["norm_chain"]
-IMPLS = [("cpu", "auto"), *(pytest.param("cuda", i, marks=pytest.mark.gpu) for i in ("triton",))]
+IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))

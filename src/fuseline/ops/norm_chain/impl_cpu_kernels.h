@@ -46,8 +46,7 @@ long double sum_of(int64_t n, const Term& term) {
   }
 }
 
-// The chain as it is written, for a row whose sum is not finite: later sums are then of Inf and
-// NaN.
+// The chain as it is written, for a row whose factor has no place in fp64, be it of Inf or NaN.
 template <class X>
 __attribute__((noinline)) void plain_row(const X* x, X* y, int64_t n) {
   long double factor = 1;
