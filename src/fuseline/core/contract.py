@@ -46,8 +46,9 @@ class Contract:
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
 
     Without `function` the operator is forward only: it has no operators of the second and third
-    line, and refuses calls that need a gradient. `fake`, `decomposed` and the rule give a tensor
-    or, for several `returns`, a tuple of them.
+    line, and refuses calls that need a gradient. Without `fwd_returns` the forward saves nothing
+    but what it takes and gives, and is the plain one. `fake`, `decomposed` and the rule give a
+    tensor or, for several `returns`, a tuple of them.
     """
 
     name: str
@@ -71,15 +72,16 @@ class Contract:
         }
         if self.function is None:
             return forward
-        return forward | {
-            f"_{self.name}_fwd{suffix}": f"({self.args}) -> {self.fwd_returns}",
-            f"_{self.name}_bwd{suffix}": f"({self.bwd_args}) -> {self.bwd_returns}",
-        }
+        if self.fwd_returns:
+            forward[f"_{self.name}_fwd{suffix}"] = f"({self.args}) -> {self.fwd_returns}"
+        return forward | {f"_{self.name}_bwd{suffix}": f"({self.bwd_args}) -> {self.bwd_returns}"}
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """One Python implementation: the functions behind its operators, `run` alone if forward only.
+    """One Python implementation: the functions behind its operators.
+
+    `run` alone if forward only; no `fwd` where the contract has no `fwd_returns`.
 
     Each takes `wrap`, applied to a Triton kernel before its launch: identity in eager calls,
     torch.library.wrap_triton where a compiled graph traces through.
@@ -113,7 +115,8 @@ class Variant:
             self.decomposed = self._traced_apply = self._eager_apply = _no_gradient(contract.name)
             self.call = self._guarded()
             return
-        fwd, bwd = pair
+        *saving, bwd = pair
+        fwd = saving[0] if saving else raw
         self.decomposed = contract.decomposed
         self._traced_apply = contract.function(fwd, bwd).apply
         eager = contract.function(*(_direct(kernels, bwd) if kernels else (fwd._op, bwd._op)))
@@ -214,16 +217,18 @@ def differentiable_backward(
     return tuple(next(grads) if need else None for need in needs)
 
 
-def implementations(contract: Contract, triton: Kernels, eager: Function) -> Selector:
+def implementations(contract: Contract, triton: Kernels | None, eager: Function) -> Selector:
     """Registers an operator and says how to run it, in order of preference."""
-    binary, in_triton = native_variant(contract), triton_variant(contract, triton)
-    choices = (
+    binary = native_variant(contract)
+    choices = [
         Choice("cuda", binary.call, binary.public, partial(binary.unavailable, "cuda")),
         Choice("cpu", binary.call, binary.public, partial(binary.unavailable, "cpu")),
-        Choice("triton", in_triton.call, in_triton.public, triton_unavailable),
-        Choice("eager", eager, eager, lambda device_type: None),
-    )
-    return Selector(contract.name, choices, on_meta=binary.public)
+    ]
+    if triton is not None:
+        variant = triton_variant(contract, triton)
+        choices.append(Choice("triton", variant.call, variant.public, triton_unavailable))
+    choices.append(Choice("eager", eager, eager, lambda device_type: None))
+    return Selector(contract.name, tuple(choices), on_meta=binary.public)
 
 
 def native_variant(contract: Contract) -> Variant:
@@ -259,8 +264,7 @@ def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
 
 def _direct(kernels: Kernels, bwd: Function) -> tuple[Function, Function]:
     """The kernels without their operators; batched gradients need the operator's vmap rule."""
-    forward, backward = kernels.fwd, kernels.bwd
-    assert forward is not None
+    forward, backward = kernels.fwd or kernels.run, kernels.bwd
     assert backward is not None
 
     def direct(*args: Any) -> Any:

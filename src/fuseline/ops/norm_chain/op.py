@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
-from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract
-from fuseline.core.batching import in_front, one
+from fuseline.core import arguments, contract, operator
 from fuseline.core.layout import as_rows
 from fuseline.ops.norm_chain import impl_eager
 
@@ -35,18 +32,7 @@ def norm_chain(x: Tensor, impl: str = "auto") -> Tensor:
     cannot run here) before anything is launched.
     Source: the norm chain of "Unit Test for Fusion", whose x has two dimensions.
     """
-    if is_compiling():
-        validate(x)
-        traced: Tensor = SELECTOR.traced(impl, x.device.type)(x)
-        return traced
-    try:
-        device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
-        y: Tensor = SELECTOR.calls[impl, device_type](x)
-    except Exception:
-        if has_torch_function((x,)):  # torch.fx's proxies
-            return handle_torch_function(norm_chain, (x,), x, impl)
-        validate(x)  # a good call pays nothing for the friendly message
-        raise
+    y: Tensor = operator.call(SELECTOR, validate, norm_chain, impl, x)
     return y
 
 
@@ -102,15 +88,6 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
     return NormChain
 
 
-def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
-    def rule(info: Any, in_dims: Any, x: Tensor) -> Any:
-        if info.batch_size:
-            validate(one(x, in_dims[0]))
-        return op(in_front(x, in_dims[0], info.batch_size)), 0
-
-    return rule
-
-
 CONTRACT = contract.Contract(
     name=_NAME,
     args="Tensor x",
@@ -122,7 +99,7 @@ CONTRACT = contract.Contract(
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
     function=_function,
-    vmap=_vmap,
+    vmap=operator.vmap_over_rows(validate),
 )
 
 
