@@ -2,13 +2,10 @@
 // operator that includes this instantiates the launches, one translation unit a dtype.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <tuple>
 
-#include "fuseline/core/cpp/cuda.h"
 #include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/cuda_rows.h"
 #include "fuseline/rms_cuda_launch.h"
 
 namespace fuseline::rms {
@@ -20,23 +17,6 @@ inline WeightType weight_type(const Tensor& x, const std::optional<Tensor>& weig
 
 inline const void* data_or_null(const std::optional<Tensor>& t) {
   return t ? t->const_data_ptr() : nullptr;
-}
-
-// Calls f with a null pointer of the element type of x: the dispatch over dtypes. Without DOUBLE
-// fp64 is none of them.
-template <bool DOUBLE = true, typename F>
-auto for_dtype(ScalarType dtype, const F& f) {
-  if constexpr (DOUBLE) {
-    if (dtype == ScalarType::Double) return f(static_cast<double*>(nullptr));
-  }
-  switch (dtype) {
-    case ScalarType::Float:
-      return f(static_cast<float*>(nullptr));
-    case ScalarType::Half:
-      return f(static_cast<__half*>(nullptr));
-    default:
-      return f(static_cast<__nv_bfloat16*>(nullptr));
-  }
 }
 
 // Room for what blocks exchange through memory; none, which costs nothing, where nothing is.

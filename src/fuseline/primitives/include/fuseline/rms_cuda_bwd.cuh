@@ -5,7 +5,8 @@
 // Weight gradients are summed without atomics: registers -> one partial row a block -> finish.
 #pragma once
 
-#include "fuseline/rms_cuda_rows.cuh"
+#include "fuseline/async.cuh"
+#include "fuseline/rms_cuda_math.cuh"
 
 namespace fuseline::rms {
 

@@ -3,8 +3,9 @@
 // which is written too. In e4m3 (Y) y is divided by a scale before it is rounded.
 #pragma once
 
+#include "fuseline/async.cuh"
 #include "fuseline/rms_cuda_e4m3.cuh"
-#include "fuseline/rms_cuda_rows.cuh"
+#include "fuseline/rms_cuda_math.cuh"
 
 namespace fuseline::rms {
 

@@ -1,7 +1,7 @@
 // The forward of rows that a thread-block cluster holds together (sm_90 and later).
 #pragma once
 
-#include "fuseline/rms_cuda_cluster.cuh"
+#include "fuseline/cluster.cuh"
 #include "fuseline/rms_cuda_fwd.cuh"
 
 namespace fuseline::rms {

@@ -5,37 +5,6 @@
 
 namespace fuseline::rms {
 
-// Loads a pack with hints to both caches: it is needed again (KEEP), or for the last time.
-template <bool KEEP, typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> load_hinted(const T* p) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(T) * VEC == 16) {
-    uint64_t policy;
-    uint4 v;
-    if constexpr (KEEP) {
-      asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-      asm volatile("ld.global.L1::evict_last.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(p), "l"(policy));
-    } else {
-      asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-      asm volatile("ld.global.L1::evict_first.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(p), "l"(policy));
-    }
-    return *reinterpret_cast<const Pack<T, VEC>*>(&v);
-  }
-#endif
-  return load<T, VEC>(p);
-}
-
-// Threads that a multiprocessor holds.
-#if !defined(__CUDA_ARCH__) || (__CUDA_ARCH__ % 100 == 0 && __CUDA_ARCH__ < 1200)
-constexpr int kResidentThreads = 2048;
-#else
-constexpr int kResidentThreads = __CUDA_ARCH__ < 800 ? 1024 : 1536;
-#endif
-
 // A block of THREADS owns a row of at least four packs a thread. 32 registers a thread fill a
 // multiprocessor with threads, whose rows and weight L1 holds: more is on its way at a time than
 // registers could keep until y is made.

@@ -2,7 +2,8 @@
 // (sm_90 and later). All blocks are resident at once, or they would wait for each other for ever.
 #pragma once
 
-#include "fuseline/rms_cuda_rows.cuh"
+#include "fuseline/async.cuh"
+#include "fuseline/rms_cuda_math.cuh"
 
 namespace fuseline::rms {
 

@@ -1,7 +1,7 @@
 // Chooses the backward kernels, their blocks and the partial sums of dweight.
 #pragma once
 
-#include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/blocks.cuh"
 #include "fuseline/rms_cuda_bwd_grid.cuh"
 #include "fuseline/rms_cuda_bwd_long.cuh"
 #include "fuseline/rms_cuda_bwd_odd.cuh"

@@ -1,17 +1,19 @@
 // Chooses the forward kernel and its block.
 #pragma once
 
-#include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/blocks.cuh"
+#include "fuseline/launch_cluster.cuh"
 #include "fuseline/rms_cuda_fwd_cluster.cuh"
 #include "fuseline/rms_cuda_fwd_grid.cuh"
 #include "fuseline/rms_cuda_fwd_twice.cuh"
 #include "fuseline/rms_cuda_launch.h"
-#include "fuseline/rms_cuda_launch_cluster.cuh"
 #include "fuseline/rms_cuda_launch_grid.cuh"
 #include "fuseline/rms_cuda_skew.cuh"
 
 namespace fuseline::rms {
 namespace {
+
+using fuseline::aligned;
 
 // Whether every access of VEC elements finds them whole; a weight wider than x by 16 bytes at most.
 template <int VEC, typename T, typename W, bool ADDS, typename Y>

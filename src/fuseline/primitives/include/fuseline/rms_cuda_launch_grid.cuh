@@ -2,7 +2,7 @@
 // promises that.
 #pragma once
 
-#include "fuseline/rms_cuda_blocks.cuh"
+#include "fuseline/blocks.cuh"
 #include "fuseline/rms_cuda_grid.cuh"
 
 namespace fuseline::rms {

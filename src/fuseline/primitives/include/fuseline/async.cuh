@@ -1,9 +1,9 @@
 // Asynchronous copies from memory to shared memory.
 #pragma once
 
-#include "fuseline/rms_cuda_math.cuh"
+#include "fuseline/packs.cuh"
 
-namespace fuseline::rms {
+namespace fuseline {
 
 // Copies 16 bytes to shared memory without waiting for them; GPUs before sm_80 wait.
 __device__ __forceinline__ void copy16(void* to, const void* from) {
@@ -132,4 +132,4 @@ struct Tiles {
   }
 };
 
-}  // namespace fuseline::rms
+}  // namespace fuseline

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <atomic>
 
-#include "fuseline/rms_cuda_math.cuh"
+#include "fuseline/packs.cuh"
 
-namespace fuseline::rms {
+namespace fuseline {
 namespace {
 
 int log2_at_least(int64_t v) {
@@ -76,4 +76,4 @@ int block_for(int64_t packs, int items) {
 }
 
 }  // namespace
-}  // namespace fuseline::rms
+}  // namespace fuseline

@@ -1,11 +1,10 @@
 // Launches in thread-block clusters, where the GPU has them.
 #pragma once
 
-#include "fuseline/rms_cuda_blocks.cuh"
-#include "fuseline/rms_cuda_cluster.cuh"
-#include "fuseline/rms_cuda_launch.h"
+#include "fuseline/blocks.cuh"
+#include "fuseline/cluster.cuh"
 
-namespace fuseline::rms {
+namespace fuseline {
 namespace {
 
 // How clusters of `size` blocks (a power of two; 0: none holds such a row) are launched.
@@ -53,4 +52,4 @@ bool holds_cluster(Kernel* kernel, const ClusterLaunch& l) {
 }
 
 }  // namespace
-}  // namespace fuseline::rms
+}  // namespace fuseline

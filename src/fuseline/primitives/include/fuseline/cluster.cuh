@@ -1,0 +1,98 @@
+// Thread-block clusters (sm_90 and later): who is in one, and sums over all its threads.
+#pragma once
+
+#include "fuseline/async.cuh"
+
+namespace fuseline {
+
+constexpr int kMaxCluster = 16;
+
+// The cluster of the calling block.
+struct Cluster {
+  unsigned size, rank, index;  // blocks (2^k), this one among them; this cluster among all
+
+  __device__ Cluster() {
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+#endif
+  }
+  // The cluster's barrier in two halves. A relaxed arrival does not wait for what was written.
+  __device__ static void arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+  }
+  __device__ static void wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+  }
+  __device__ static void synchronize() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+#endif
+    wait();
+  }
+};
+
+// Where the blocks of a cluster leave their parts of a sum, in each of them. An arrival counts what
+// is sent; the cluster's own barrier would first wait for everything that was stored to memory.
+template <typename Part>
+struct ClusterParts {
+  Part blocks[kMaxCluster];
+  Part warps[kWarp];
+  Arrival arrival;
+
+  // Writes v to blocks[from] of block `to`.
+  __device__ void send(unsigned from, unsigned to, const Part& v) {
+#if __CUDA_ARCH__ >= 900
+    constexpr int kWords = sizeof(Part) / sizeof(uint64_t);
+    static_assert(sizeof(Part) % sizeof(uint64_t) == 0);
+    const auto* const words = reinterpret_cast<const uint64_t*>(&v);
+#pragma unroll
+    for (int i = 0; i < kWords; ++i) {
+      asm volatile(
+          "{\n.reg .b32 place, barrier;\n"
+          "mapa.shared::cluster.u32 place, %0, %2;\n"
+          "mapa.shared::cluster.u32 barrier, %1, %2;\n"
+          "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [place], %3, [barrier];\n"
+          "}" ::"r"(Arrival::address(&blocks[from]) + i * 8),
+          "r"(Arrival::address(&arrival)), "r"(to), "l"(words[i])
+          : "memory");
+    }
+#endif
+  }
+  // Arrival::wait for what comes from other blocks, the first time.
+  __device__ void wait() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        "@!done bra again_%=;\n}" ::"r"(Arrival::address(&arrival))
+        : "memory");
+#endif
+  }
+};
+
+// What all threads of a block have in common, put together over the cluster; every thread gets it,
+// in an order that depends on the number of blocks alone. A place serves once.
+template <typename Part>
+__device__ __forceinline__ Part cluster_part(const Cluster& cluster, const Part& block,
+                                             ClusterParts<Part>& place) {
+  if (threadIdx.x == 0) place.arrival.expect(cluster.size * sizeof(Part));
+  if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, block);
+  place.wait();
+  return over_lanes(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);
+}
+
+using ClusterSum = ClusterParts<double>;
+
+// Sum of v over all threads of a cluster.
+template <int THREADS>
+__device__ __forceinline__ double cluster_sum(const Cluster& cluster, double v, ClusterSum& place) {
+  return cluster_part(cluster, row_sum<true>(v, THREADS, place.warps), place);
+}
+
+}  // namespace fuseline

@@ -1,0 +1,244 @@
+// Kernels of operators that turn rows into rows of the same length, by sums over each row.
+//
+// An operator is a type Op, passed to the kernel by value:
+//   T, S             the elements, and the type computed in
+//   INPUTS, ROUNDS   tensors read; sums over the row, one after the other
+//   nothing()        stands for columns that are not there
+//   Part             what is summed; Part::none(), plus(a, b), and over_lanes(part, width): the
+//                    parts of `width` neighbouring lanes, together, in each of them
+//   Row              what a thread knows of its row; begin(args, index) -> Row
+//   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
+//   end<ROUND>       (row, the whole row's Part, n): what follows from it
+//   out              (row, pack, column) -> values of the output
+//   finish           (row, index): what one thread a row writes besides
+//   Again, again()   the same for rows that are read again, where changed packs are lost
+#pragma once
+
+#include "fuseline/cluster.cuh"
+
+namespace fuseline::rows {
+
+template <typename T, int INPUTS>
+struct Args {
+  const T* in[INPUTS];
+  int64_t stride[INPUTS];
+  T* out;  // contiguous
+  int64_t rows, n;
+};
+template <typename Op>
+using ArgsOf = Args<typename Op::T, Op::INPUTS>;
+
+// A pack of each input.
+template <typename Op, int VEC>
+struct Packs {
+  Values<typename Op::S, VEC> v[Op::INPUTS];
+
+  static __device__ __forceinline__ Packs none() {
+    Packs p;
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) {
+#pragma unroll
+      for (int i = 0; i < VEC; ++i) p.v[k].v[i] = Op::nothing();
+    }
+    return p;
+  }
+};
+
+// The inputs of one row, from a thread's first column on.
+template <typename Op>
+struct Inputs {
+  const typename Op::T* at[Op::INPUTS];
+
+  __device__ __forceinline__ Inputs(const ArgsOf<Op>& a, int64_t row, int64_t first) {
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) at[k] = a.in[k] + row * a.stride[k] + first;
+  }
+  template <int VEC>
+  __device__ __forceinline__ Packs<Op, VEC> load(int64_t column) const {
+    Packs<Op, VEC> p;
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) {
+      p.v[k] = unpack<typename Op::S>(fuseline::load<typename Op::T, VEC>(at[k] + column));
+    }
+    return p;
+  }
+  template <int VEC, bool KEEP>
+  __device__ __forceinline__ Packs<Op, VEC> load_hinted(int64_t column) const {
+    Packs<Op, VEC> p;
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) {
+      p.v[k] =
+          unpack<typename Op::S>(fuseline::load_hinted<KEEP, typename Op::T, VEC>(at[k] + column));
+    }
+    return p;
+  }
+};
+
+// The parts of all threads of a row, together, in each of them, in an order that depends on their
+// number alone. A row of several warps has the block to itself and `scratch`, one part a warp.
+template <bool MULTI_WARP, typename Part>
+__device__ __forceinline__ Part row_part(Part p, int row_threads, Part* scratch) {
+  if constexpr (!MULTI_WARP) {
+    return over_lanes(p, row_threads);
+  } else {
+    p = over_lanes(p, kWarp);
+    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+    if (lane == 0) scratch[warp] = p;
+    __syncthreads();
+    return over_lanes(lane < row_threads / kWarp ? scratch[lane] : Part::none(), kWarp);
+  }
+}
+
+// How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
+// accesses of VEC elements.
+template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_>
+struct Shape {
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_;
+  static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
+  static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0;
+};
+
+// The sums over a row whose packs a thread holds; `whole` puts the parts of all threads together.
+template <int ROUND, typename Op, int VEC, int ITEMS, typename There, typename Whole>
+__device__ __forceinline__ void rounds(const Op& op, typename Op::Row& row,
+                                       Packs<Op, VEC> (&held)[ITEMS], int64_t n, const There& there,
+                                       const Whole& whole) {
+  if constexpr (ROUND < Op::ROUNDS) {
+    const auto part = op.template sum<ROUND>(row, held, there);
+    op.template end<ROUND>(row, whole(part, ROUND), n);
+    rounds<ROUND + 1>(op, row, held, n, there, whole);
+  }
+}
+
+// Reads each row once, into ITEMS packs a thread. Needs n <= row threads * ITEMS * VEC.
+template <typename Op, typename Shape>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    row_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
+  using Part = typename Op::Part;
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
+  __shared__ Part scratch[Shape::ROW_IS_BLOCK ? Op::ROUNDS : 1][kWarp];
+  const int row_threads = Shape::ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
+  int lane = threadIdx.x;
+  int64_t index = blockIdx.x;
+  if constexpr (!Shape::ROW_IS_BLOCK) {
+    index = index * (Shape::MAX_THREADS / Shape::ROW_THREADS) + lane / Shape::ROW_THREADS;
+    lane %= Shape::ROW_THREADS;
+  }
+  const int step = row_threads * VEC;
+  const bool active = index < a.rows;
+  const int cols = (active ? static_cast<int>(a.n) : 0) - lane * VEC;  // of this thread
+  const Inputs<Op> in(a, index, lane * VEC);
+
+  typename Op::Row row = op.begin(a, active ? index : 0);
+  const auto there = [&](int i) { return i * step < cols; };
+  Packs<Op, VEC> held[ITEMS];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    held[i] = there(i) ? in.template load<VEC>(i * step) : Packs<Op, VEC>::none();
+  }
+  rounds<0>(op, row, held, a.n, there, [&](const Part& part, int round) {
+    return row_part<Shape::ROW_IS_BLOCK>(part, row_threads, scratch[round]);
+  });
+  if (!active) return;
+  if (lane == 0) op.finish(row, index);
+  typename Op::T* const out = a.out + index * a.n + lane * VEC;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (!there(i)) continue;
+    store<typename Op::T, VEC>(out + i * step,
+                               pack<typename Op::T>(op.out(row, held[i], lane * VEC + i * step)));
+  }
+}
+
+// A cluster owns one row, each of its blocks the next `slice` columns, the last blocks fewer or
+// none: read once, into ITEMS packs a thread (sm_90 and later).
+template <typename Op, typename Shape>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    row_cluster_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
+                       int slice) {
+#if __CUDA_ARCH__ >= 900
+  using Part = typename Op::Part;
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
+  constexpr int STEP = THREADS * VEC;
+  __shared__ ClusterParts<Part> places[Op::ROUNDS];
+  const Cluster cluster;
+  if (threadIdx.x < Op::ROUNDS) places[threadIdx.x].arrival.init(1);
+  Cluster::arrive_relaxed();
+  const int first = cluster.rank * slice + threadIdx.x * VEC;
+  const int cols = min(static_cast<int>(a.n), static_cast<int>(cluster.rank + 1) * slice) - first;
+  const Inputs<Op> in(a, cluster.index, first);
+
+  typename Op::Row row = op.begin(a, cluster.index);
+  const auto there = [&](int i) { return i * STEP < cols; };
+  Packs<Op, VEC> held[ITEMS];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
+  }
+  rounds<0>(op, row, held, a.n, there, [&](const Part& part, int round) {
+    const Part block = row_part<true>(part, THREADS, places[round].warps);
+    if (round == 0) Cluster::wait();  // no block sends to one that is not ready
+    return cluster_part(cluster, block, places[round]);
+  });
+  if (first == 0) op.finish(row, cluster.index);
+  typename Op::T* const out = a.out + cluster.index * a.n + first;
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (!there(i)) continue;
+    store<typename Op::T, VEC>(out + i * STEP,
+                               pack<typename Op::T>(op.out(row, held[i], first + i * STEP)));
+  }
+#endif
+}
+
+// The same of a row that is read again for each sum and for the output.
+template <int ROUND, int VEC, bool HINTS, typename Op>
+__device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row,
+                                             const Inputs<Op>& in, int64_t cols, int64_t step,
+                                             int64_t n, typename Op::Part (*scratch)[kWarp]) {
+  if constexpr (ROUND < Op::ROUNDS) {
+    auto part = Op::Part::none();
+    for (int64_t col = 0; col < cols; col += step) {
+      Packs<Op, VEC> held[1];
+      if constexpr (HINTS) {
+        held[0] = in.template load_hinted<VEC, true>(col);
+      } else {
+        held[0] = in.template load<VEC>(col);
+      }
+      part = plus(part, op.template sum<ROUND>(row, held, [](int) { return true; }));
+    }
+    op.template end<ROUND>(row, row_part<true>(part, blockDim.x, scratch[ROUND]), n);
+    rounds_again<ROUND + 1, VEC, HINTS>(op, row, in, cols, step, n, scratch);
+  }
+}
+
+// Blocks of so many threads that a multiprocessor is full of, as far as they have registers.
+template <typename Op, int THREADS>
+constexpr int kAgainBlocks =
+    kResidentThreads / THREADS * 4 / static_cast<int>(Op::INPUTS * sizeof(typename Op::S));
+
+// A block owns a row of any length. With few registers a thread, a multiprocessor is full of
+// threads, and L1 (HINTS) or L2 keeps what is read again.
+template <typename Op, int VEC, int THREADS, bool HINTS>
+__global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
+    row_again_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
+  __shared__ typename Op::Part scratch[Op::ROUNDS][kWarp];
+  const int64_t index = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * VEC;
+  const int64_t cols = a.n - first, step = static_cast<int64_t>(THREADS) * VEC;
+  const Inputs<Op> in(a, index, first);
+  typename Op::Row row = op.begin(a, index);
+  rounds_again<0, VEC, HINTS>(op, row, in, cols, step, a.n, scratch);
+  if (threadIdx.x == 0) op.finish(row, index);
+  typename Op::T* const out = a.out + index * a.n + first;
+  for (int64_t col = 0; col < cols; col += step) {
+    Packs<Op, VEC> last;
+    if constexpr (HINTS) {
+      last = in.template load_hinted<VEC, false>(col);
+    } else {
+      last = in.template load<VEC>(col);
+    }
+    store<typename Op::T, VEC>(out + col, pack<typename Op::T>(op.out(row, last, first + col)));
+  }
+}
+
+}  // namespace fuseline::rows

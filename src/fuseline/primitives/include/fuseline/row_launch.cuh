@@ -1,0 +1,108 @@
+// Chooses kernel and block for operators of row_cuda.cuh by row length and alignment only, so that
+// a row's result does not depend on the batch.
+#pragma once
+
+#include "fuseline/launch_cluster.cuh"
+#include "fuseline/row_cuda.cuh"
+
+namespace fuseline::rows {
+namespace {
+
+// Elements of each input that a thread of a row's own block holds. Where instructions rather than
+// memory are the limit, many: what a thread adds once weighs less. docs/decisions/0005 has the
+// measurements.
+template <typename Op>
+constexpr int kHeld = Op::INPUTS > 1 ? (sizeof(typename Op::T) == 2 ? 8 : 16)
+                                     : (sizeof(typename Op::T) == 2 || Op::ROUNDS > 1 ? 32 : 16);
+constexpr int kHeldByFew = 16;  // of a row that is a warp's or less
+
+// How many such blocks a multiprocessor is to have room for: 64 registers a thread hold 16 elements
+// of 4 bytes or 32 of one input.
+template <typename Op, int THREADS>
+constexpr int kBlocks =
+    std::max(1, 1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S)) * THREADS));
+
+template <typename Op, int VEC, int ELEMENTS, int ROW_THREADS, int MAX_THREADS>
+using Holding = Shape<VEC, ELEMENTS / VEC, ROW_THREADS, MAX_THREADS, kBlocks<Op, MAX_THREADS>>;
+
+template <typename Shape, typename Op>
+void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  const auto kernel = row_kernel<Op, Shape>;
+  static Answers done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  const int threads =
+      Shape::ROW_IS_BLOCK ? block_for(ceil_div(a.n, Shape::VEC), Shape::ITEMS) : Shape::MAX_THREADS;
+  const int64_t blocks =
+      Shape::ROW_IS_BLOCK ? a.rows : ceil_div(a.rows, threads / std::max(1, Shape::ROW_THREADS));
+  kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(a, op);
+}
+
+// False where no cluster of such blocks holds a row, or the GPU has none.
+template <typename Shape, typename Op>
+bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  const auto kernel = row_cluster_kernel<Op, Shape>;
+  const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
+  static Answers answers[kMaxCluster + 1];
+  if (!l.size || !answers[l.size].of([&] { return holds_cluster(kernel, l); })) return false;
+  static Answers done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
+    return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
+  });
+  return true;
+}
+
+template <int VEC, int THREADS, bool HINTS, typename Op>
+void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  using Again = typename Op::Again;
+  const auto kernel = row_again_kernel<Again, VEC, THREADS, HINTS>;
+  static Answers done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
+  kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
+}
+
+template <typename Op, int VEC, int ROW_THREADS>
+void launch_few(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  launch_held<Holding<Op, VEC, kHeldByFew, ROW_THREADS, kSmallBlock>>(a, op, s);
+}
+
+template <typename Op>
+void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  constexpr int VEC = kVec<typename Op::T>, HELD = kHeld<Op>;
+  if (a.n <= 4 * kHeldByFew) return launch_few<Op, VEC, 4>(a, op, s);
+  if (a.n <= 8 * kHeldByFew) return launch_few<Op, VEC, 8>(a, op, s);
+  if (a.n <= 16 * kHeldByFew) return launch_few<Op, VEC, 16>(a, op, s);
+  if (a.n <= kWarp * kHeldByFew) return launch_few<Op, VEC, kWarp>(a, op, s);
+  if constexpr (HELD > kHeldByFew) {
+    if (a.n <= kWarp * HELD) {
+      return launch_held<Holding<Op, VEC, HELD, kWarp, kSmallBlock>>(a, op, s);
+    }
+  }
+  if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
+  if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
+  if (a.n <= 512 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 512>>(a, op, s);
+  if constexpr (Op::INPUTS > 1) {
+    if (a.n <= 8 * 256 * 16 && launch_cluster<Holding<Op, VEC, 16, 0, 256>>(a, op, s)) return;
+  }
+  if (a.n <= 8 * 256 * 32 && launch_cluster<Holding<Op, VEC, 32, 0, 256>>(a, op, s)) return;
+  launch_again<VEC, 512, false>(a, op, s);
+}
+
+template <typename Op>
+void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  if (a.n <= kWarp * kHeldByFew) return launch_few<Op, 1, kWarp>(a, op, s);
+  if (a.n <= 512 * 16) return launch_held<Holding<Op, 1, 16, 0, 512>>(a, op, s);
+  launch_again<1, 512, false>(a, op, s);
+}
+
+template <typename Op>
+cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  using T = typename Op::T;
+  bool wide = aligned<T>(a.out, a.n);
+  for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
+  wide ? launch_aligned(a, op, s) : launch_odd(a, op, s);
+  return cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace fuseline::rows

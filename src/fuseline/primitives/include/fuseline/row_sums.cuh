@@ -1,0 +1,75 @@
+// What rows are summed in, for the kernels of row_cuda.cuh: plainly, or so that terms which cancel
+// leave what they should.
+#pragma once
+
+#include "fuseline/packs.cuh"
+
+namespace fuseline {
+
+template <typename S>
+struct alignas(8) Sum {
+  S value;
+  static __device__ Sum none() { return {0}; }
+};
+template <typename S>
+__device__ __forceinline__ Sum<S> plus(const Sum<S>& a, const Sum<S>& b) {
+  return {a.value + b.value};
+}
+template <typename S>
+__device__ __forceinline__ Sum<S> over_lanes(const Sum<S>& p, int width) {
+  return {lanes_sum(p.value, width)};
+}
+
+// A sum of fp64 and what its additions lost.
+struct Compensated {
+  double value, lost;
+  static __device__ Compensated none() { return {0, 0}; }
+};
+__device__ __forceinline__ Compensated plus(const Compensated& a, const Compensated& b) {
+  const double sum = a.value + b.value, moved = sum - a.value;
+  return {sum, a.lost + b.lost + ((a.value - (sum - moved)) + (b.value - moved))};
+}
+__device__ __forceinline__ Compensated over_lanes(Compensated p, int width) {
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    p = plus(p, {__shfl_xor_sync(kFullMask, p.value, offset),
+                 __shfl_xor_sync(kFullMask, p.lost, offset)});
+  }
+  return p;
+}
+
+// The sum of elements of T to more digits than T has.
+template <typename T>
+using ExactSum = std::conditional_t<std::is_same_v<T, double>, Compensated, Sum<double>>;
+
+__device__ __forceinline__ double lost_by(const Compensated& p) { return p.lost; }
+__device__ __forceinline__ double lost_by(const Sum<double>&) { return 0; }
+
+// Of term(pack, element) over a thread's packs: half types add up in fp32, so few are exact enough.
+template <typename T, int VEC, int ITEMS, typename Term>
+__device__ __forceinline__ ExactSum<T> exact_sum(const Term& term) {
+  if constexpr (sizeof(T) == 2) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) sum += static_cast<float>(term(i, v));
+    }
+    return {sum};
+  } else {
+    auto sum = ExactSum<T>::none();
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        if constexpr (std::is_same_v<T, double>) {
+          sum = plus(sum, {term(i, v), 0});
+        } else {
+          sum.value += term(i, v);
+        }
+      }
+    }
+    return sum;
+  }
+}
+
+}  // namespace fuseline

@@ -1,0 +1,369 @@
+// The softmax family for the kernels of row_cuda.cuh.
+#pragma once
+
+#include "fuseline/row_cuda.cuh"
+#include "fuseline/row_sums.cuh"
+
+namespace fuseline::softmax {
+
+using rows::ArgsOf;
+using rows::Packs;
+
+// expf errs by an ulp; half types need no more than the processor's own 2^x.
+template <typename T>
+__device__ __forceinline__ Stat<T> exp_of(Stat<T> v) {
+  if constexpr (std::is_same_v<T, double>) return exp(v);
+  if constexpr (std::is_same_v<T, float>) return expf(v);
+  return __expf(v);
+}
+
+template <typename S>
+constexpr S kInfinity = static_cast<S>(__builtin_huge_val());
+
+// What exponents are taken relative to: where all is -Inf, exp(-Inf) is to be 0.
+template <typename S>
+__device__ __forceinline__ S shift(S max) {
+  return max == -kInfinity<S> ? S(0) : max;
+}
+
+// The largest of some elements, and the sum of exp(element - largest).
+template <typename T>
+struct alignas(8) MaxSum {
+  Stat<T> max, sum;
+  static __device__ MaxSum none() { return {-kInfinity<Stat<T>>, 0}; }
+};
+
+template <typename T>
+__device__ __forceinline__ MaxSum<T> plus(const MaxSum<T>& a, const MaxSum<T>& b) {
+  const Stat<T> max = fmax(a.max, b.max), at = shift(max);
+  return {max, a.sum * exp_of<T>(a.max - at) + b.sum * exp_of<T>(b.max - at)};
+}
+
+template <typename T>
+__device__ __forceinline__ MaxSum<T> over_lanes(const MaxSum<T>& p, int width) {
+  Stat<T> max = p.max;
+  for (int offset = width / 2; offset > 0; offset /= 2) {
+    max = fmax(max, __shfl_xor_sync(kFullMask, max, offset));
+  }
+  return {max, lanes_sum(p.sum * exp_of<T>(p.max - shift(max)), width)};
+}
+
+// What the operators that begin with a softmax of x have in common.
+template <typename T_>
+struct OfX {
+  using T = T_;
+  using S = Stat<T>;
+  using Part = MaxSum<T>;
+  static constexpr int INPUTS = 1;
+  static __device__ S nothing() { return -kInfinity<S>; }
+
+  // Of the packs, relative to their own largest element; KEEP leaves the exponentials in them.
+  template <bool KEEP, typename Pack, int ITEMS>
+  static __device__ __forceinline__ Part max_and_sum(Pack (&held)[ITEMS]) {
+    S max = -kInfinity<S>, sum = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      for (const S x : held[i].v[0].v) max = fmax(max, x);
+    }
+    const S at = shift(max);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      for (S& x : held[i].v[0].v) {
+        const S e = exp_of<T>(x - at);
+        if constexpr (KEEP) x = e;
+        sum += e;
+      }
+    }
+    return {max, sum};
+  }
+};
+
+// y = exp(x - max) / sum. Half types keep the exponentials, taken relative to a thread's largest
+// element; of fp32 a second one, of the difference to the row's, errs less.
+template <typename T_, bool HELD = true>
+struct Softmax : OfX<T_> {
+  using Base = OfX<T_>;
+  using typename Base::Part, typename Base::S, typename Base::T;
+  using Again = Softmax<T, false>;
+  static constexpr int ROUNDS = 1;
+  static constexpr bool KEEP = HELD && sizeof(T) == 2;
+  struct Row {
+    S max, scale;
+  };
+
+  Again again() const { return {}; }
+  __device__ Row begin(const ArgsOf<Softmax>&, int64_t) const { return {}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row& row, Packs<Softmax, VEC> (&held)[ITEMS],
+                                      const There&) const {
+    const Part part = Base::template max_and_sum<KEEP>(held);
+    row.max = part.max;
+    return part;
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    row.scale = 1 / all.sum;
+    if constexpr (KEEP) row.scale *= exp_of<T>(row.max - all.max);
+    row.max = all.max;
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Softmax, VEC>& pack,
+                                                int64_t) const {
+    Values<S, VEC> y = pack.v[0];
+    for (S& v : y.v) v = (KEEP ? v : exp_of<T>(v - row.max)) * row.scale;
+    return y;
+  }
+  __device__ void finish(const Row&, int64_t) const {}
+};
+
+// y = x - max - log(sum).
+template <typename T_>
+struct LogSoftmax : OfX<T_> {
+  using Base = OfX<T_>;
+  using typename Base::Part, typename Base::S, typename Base::T;
+  using Again = LogSoftmax;
+  static constexpr int ROUNDS = 1;
+  struct Row {
+    S max, log_sum;
+  };
+
+  Again again() const { return {}; }
+  __device__ Row begin(const ArgsOf<LogSoftmax>&, int64_t) const { return {}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row&, Packs<LogSoftmax, VEC> (&held)[ITEMS],
+                                      const There&) const {
+    return Base::template max_and_sum<false>(held);
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    row = {all.max, log(all.sum)};
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<LogSoftmax, VEC>& pack,
+                                                int64_t) const {
+    Values<S, VEC> y = pack.v[0];
+    for (S& v : y.v) v = v - row.max - row.log_sum;
+    return y;
+  }
+  __device__ void finish(const Row&, int64_t) const {}
+};
+
+// y = softmax(p), p = softmax(x), whose largest element is exp(0) / sum. Exponentials are kept: a
+// second one of each would take as long as the memory. Writes (max, scale, scale2), with p = exp(x
+// - max) * scale and y = exp(p - scale) * scale2, where there is a place.
+template <typename T_, bool HELD = true>
+struct DoubleSoftmax : OfX<T_> {
+  using Base = OfX<T_>;
+  using typename Base::Part, typename Base::S, typename Base::T;
+  using Again = DoubleSoftmax<T, false>;
+  static constexpr int ROUNDS = 2;
+  struct Row {
+    S max, scale, scale2;
+    S factor;  // exponentials that are kept to p
+  };
+  S* stats;
+
+  Again again() const { return {{}, stats}; }
+  __device__ Row begin(const ArgsOf<DoubleSoftmax>&, int64_t) const { return {}; }
+  static __device__ __forceinline__ S second(const Row& row, S held) {
+    const S p = HELD ? held * row.factor : exp_of<T>(held - row.max) * row.scale;
+    return exp_of<T>(p - row.scale);
+  }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row& row, Packs<DoubleSoftmax, VEC> (&held)[ITEMS],
+                                      const There& there) const {
+    if constexpr (ROUND == 0) {
+      const Part part = Base::template max_and_sum<HELD>(held);
+      row.max = part.max;
+      return part;
+    } else {
+      S sum = 0;
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        if (!there(i)) continue;
+        for (S& x : held[i].v[0].v) {
+          const S e = second(row, x);
+          if constexpr (HELD) x = e;
+          sum += e;
+        }
+      }
+      return {0, sum};
+    }
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    if constexpr (ROUND == 0) {
+      const S scale = 1 / all.sum;
+      row = {all.max, scale, 0, exp_of<T>(row.max - all.max) * scale};
+    } else {
+      row.scale2 = 1 / all.sum;
+    }
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row,
+                                                const Packs<DoubleSoftmax, VEC>& pack,
+                                                int64_t) const {
+    Values<S, VEC> y = pack.v[0];
+    for (S& v : y.v) v = (HELD ? v : second(row, v)) * row.scale2;
+    return y;
+  }
+  __device__ void finish(const Row& row, int64_t index) const {
+    if (!stats) return;
+    stats[3 * index] = row.max;
+    stats[3 * index + 1] = row.scale;
+    stats[3 * index + 2] = row.scale2;
+  }
+};
+
+// What the backwards have in common: two inputs, plain sums.
+template <typename T_>
+struct OfTwo {
+  using T = T_;
+  using S = Stat<T>;
+  using Part = Sum<S>;
+  static constexpr int INPUTS = 2;
+  static __device__ S nothing() { return 0; }
+};
+
+// dx = y * (dy - sum(dy * y)), of (dy, y).
+template <typename T_>
+struct SoftmaxBwd : OfTwo<T_> {
+  using Base = OfTwo<T_>;
+  using typename Base::Part, typename Base::S, typename Base::T;
+  using Again = SoftmaxBwd;
+  static constexpr int ROUNDS = 1;
+  using Row = S;
+
+  Again again() const { return {}; }
+  __device__ Row begin(const ArgsOf<SoftmaxBwd>&, int64_t) const { return {}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row&, Packs<SoftmaxBwd, VEC> (&held)[ITEMS],
+                                      const There&) const {
+    S sum = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) sum += held[i].v[0].v[v] * held[i].v[1].v[v];
+    }
+    return {sum};
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    row = all.value;
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<SoftmaxBwd, VEC>& pack,
+                                                int64_t) const {
+    Values<S, VEC> dx;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) dx.v[v] = pack.v[1].v[v] * (pack.v[0].v[v] - row);
+    return dx;
+  }
+  __device__ void finish(const Row&, int64_t) const {}
+};
+
+// dx = dy - exp(y) * sum(dy), of (dy, y).
+template <typename T_>
+struct LogSoftmaxBwd : OfTwo<T_> {
+  using Base = OfTwo<T_>;
+  using typename Base::Part, typename Base::S, typename Base::T;
+  using Again = LogSoftmaxBwd;
+  static constexpr int ROUNDS = 1;
+  using Row = S;
+
+  Again again() const { return {}; }
+  __device__ Row begin(const ArgsOf<LogSoftmaxBwd>&, int64_t) const { return {}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row&, Packs<LogSoftmaxBwd, VEC> (&held)[ITEMS],
+                                      const There&) const {
+    S sum = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      for (const S dy : held[i].v[0].v) sum += dy;
+    }
+    return {sum};
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    row = all.value;
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row,
+                                                const Packs<LogSoftmaxBwd, VEC>& pack,
+                                                int64_t) const {
+    Values<S, VEC> dx;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) dx.v[v] = pack.v[0].v[v] - exp_of<T>(pack.v[1].v[v]) * row;
+    return dx;
+  }
+  __device__ void finish(const Row&, int64_t) const {}
+};
+
+// dx = p * (dp - sum(dp * p)), where dp = y * (dy - sum(dy * y)), of (dy, x): p and y again from
+// what the forward wrote.
+template <typename T_, bool HELD = true>
+struct DoubleSoftmaxBwd : OfTwo<T_> {
+  using Base = OfTwo<T_>;
+  using typename Base::Part, typename Base::S, typename Base::T;
+  using Again = DoubleSoftmaxBwd<T, false>;
+  static constexpr int ROUNDS = 2;
+  struct Row {
+    S max, scale, scale2, dot, dot2;
+  };
+  const S* stats;
+
+  Again again() const { return {{}, stats}; }
+  __device__ Row begin(const ArgsOf<DoubleSoftmaxBwd>&, int64_t index) const {
+    return {stats[3 * index], stats[3 * index + 1], stats[3 * index + 2], 0, 0};
+  }
+  static __device__ __forceinline__ S first(const Row& row, S x) {
+    return exp_of<T>(x - row.max) * row.scale;
+  }
+  static __device__ __forceinline__ S second(const Row& row, S p) {
+    return exp_of<T>(p - row.scale) * row.scale2;
+  }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row& row, Packs<DoubleSoftmaxBwd, VEC> (&held)[ITEMS],
+                                      const There& there) const {
+    S sum = 0;
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (!there(i)) continue;
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        S& dy = held[i].v[0].v[v];
+        S& x = held[i].v[1].v[v];
+        if constexpr (ROUND == 0) {
+          const S p = first(row, x);
+          sum += dy * second(row, p);
+          if constexpr (HELD) x = p;
+        } else {
+          const S p = HELD ? x : first(row, x), dp = second(row, p) * (dy - row.dot);
+          sum += dp * p;
+          if constexpr (HELD) dy = dp;
+        }
+      }
+    }
+    return {sum};
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    (ROUND == 0 ? row.dot : row.dot2) = all.value;
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row,
+                                                const Packs<DoubleSoftmaxBwd, VEC>& pack,
+                                                int64_t) const {
+    Values<S, VEC> dx;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      const S dy = pack.v[0].v[v], x = pack.v[1].v[v];
+      const S p = HELD ? x : first(row, x), dp = HELD ? dy : second(row, p) * (dy - row.dot);
+      dx.v[v] = p * (dp - row.dot2);
+    }
+    return dx;
+  }
+  __device__ void finish(const Row&, int64_t) const {}
+};
+
+}  // namespace fuseline::softmax
