@@ -191,6 +191,15 @@ __device__ __forceinline__ void load_weight(const W* weight, int first, int step
   }
 }
 
+// 1 / sqrt(v) for rows of T; rounded correctly for fp32, whose results show each unit in the last
+// place.
+template <typename T>
+__device__ __forceinline__ Stat<T> inverse_sqrt(Stat<T> v) {
+  if constexpr (std::is_same_v<T, double>) return rsqrt(v);
+  if constexpr (std::is_same_v<T, float>) return __frsqrt_rn(v);
+  return rsqrtf(v);
+}
+
 // Sum over the `width` (a power of two, at most a warp) neighbouring lanes of one row.
 template <typename S>
 __device__ __forceinline__ S lanes_sum(S v, int width) {

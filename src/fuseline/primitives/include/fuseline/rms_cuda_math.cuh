@@ -16,15 +16,6 @@ __device__ __forceinline__ S mean_of(S sum, S n, S inv_n) {
   return isfinite(mean) ? better : mean;
 }
 
-// 1 / sqrt(v) for rows of T; rounded correctly for fp32, whose results show each unit in the last
-// place.
-template <typename T>
-__device__ __forceinline__ Stat<T> inverse_sqrt(Stat<T> v) {
-  if constexpr (std::is_same_v<T, double>) return rsqrt(v);
-  if constexpr (std::is_same_v<T, float>) return __frsqrt_rn(v);
-  return rsqrtf(v);
-}
-
 // The mean square, or |eps| where that is larger, left the range in which their sum neither
 // overflows nor is too small for full precision.
 __device__ __forceinline__ bool needs_second_look(float v) {

@@ -9,9 +9,11 @@
 //   Row              what a thread knows of its row; begin(args, index) -> Row
 //   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it
-//   out              (row, pack, column) -> values of the output
+//   ahead<VEC>       (column) -> what else `out` needs there
+//   out              (row, pack, what was ahead) -> values of the output
 //   finish           (row, index): what one thread a row writes besides
 //   Again, again()   the same for rows that are read again, where changed packs are lost
+//   strange, repair  if there is Op::REPAIRS: whether a row is to be made otherwise, and how
 #pragma once
 
 #include "fuseline/cluster.cuh"
@@ -76,18 +78,52 @@ struct Inputs {
 
 // The parts of all threads of a row, together, in each of them, in an order that depends on their
 // number alone. A row of several warps has the block to itself and `scratch`, one part a warp.
-template <bool MULTI_WARP, typename Part>
+template <bool MULTI_WARP, int MAX_THREADS, typename Part>
 __device__ __forceinline__ Part row_part(Part p, int row_threads, Part* scratch) {
   if constexpr (!MULTI_WARP) {
     return over_lanes(p, row_threads);
   } else {
     p = over_lanes(p, kWarp);
-    const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-    if (lane == 0) scratch[warp] = p;
+    constexpr int WARPS = MAX_THREADS / kWarp;  // a power of two
+    const int warp = threadIdx.x % WARPS;
+    if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = p;
     __syncthreads();
-    return over_lanes(lane < row_threads / kWarp ? scratch[lane] : Part::none(), kWarp);
+    return over_lanes(warp < row_threads / kWarp ? scratch[warp] : Part::none(), WARPS);
   }
 }
+
+template <typename Op, typename = void>
+constexpr bool kRepairs = false;
+template <typename Op>
+constexpr bool kRepairs<Op, std::enable_if_t<Op::REPAIRS>> = true;
+
+// Makes the rows of a block that are not to be made as others, which all its threads do if one of
+// them has such a row. Returns whether this thread's is done.
+template <bool MULTI_WARP, typename Op>
+__device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
+                                         const typename Op::Row& row, int64_t index, bool active,
+                                         int lane, int row_threads) {
+  if constexpr (kRepairs<Op>) {
+    __shared__ double scratch[kWarp];
+    const bool again = active && op.strange(row);
+    if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
+    op.repair(a, index, lane, row_threads, again, [&](double part) {
+      if constexpr (MULTI_WARP) __syncthreads();
+      return row_sum<MULTI_WARP>(part, row_threads, scratch);
+    });
+    return again;
+  }
+  return false;
+}
+
+// Base of operators whose `out` needs nothing besides.
+struct Nothing {};
+struct Alone {
+  template <int VEC>
+  __device__ Nothing ahead(int64_t) const {
+    return {};
+  }
+};
 
 // How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
 // accesses of VEC elements.
@@ -107,6 +143,29 @@ __device__ __forceinline__ void rounds(const Op& op, typename Op::Row& row,
     const auto part = op.template sum<ROUND>(row, held, there);
     op.template end<ROUND>(row, whole(part, ROUND), n);
     rounds<ROUND + 1>(op, row, held, n, there, whole);
+  }
+}
+
+// Makes and writes the packs of a thread that are there, STEP columns apart from `first` on.
+template <typename Op, int VEC, int ITEMS, typename There>
+__device__ __forceinline__ void write(const Op& op, const typename Op::Row& row,
+                                      const Packs<Op, VEC> (&held)[ITEMS], typename Op::T* out,
+                                      int first, int step, const There& there) {
+  // What a store needs is asked for before the store ahead of it, if there are registers.
+  constexpr int AT_ONCE = VEC <= 4 && ITEMS % 2 == 0 ? 2 : 1;
+#pragma unroll
+  for (int start = 0; start < ITEMS; start += AT_ONCE) {
+    decltype(op.template ahead<VEC>(0)) ahead[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if (there(start + i)) ahead[i] = op.template ahead<VEC>(first + (start + i) * step);
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      if (!there(start + i)) continue;
+      store<typename Op::T, VEC>(out + (start + i) * step,
+                                 pack<typename Op::T>(op.out(row, held[start + i], ahead[i])));
+    }
   }
 }
 
@@ -136,17 +195,27 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   for (int i = 0; i < ITEMS; ++i) {
     held[i] = there(i) ? in.template load<VEC>(i * step) : Packs<Op, VEC>::none();
   }
+  // Of long rows it would take the registers that hold them.
+  constexpr bool EARLY = VEC * ITEMS <= 16;
+  decltype(op.template ahead<VEC>(0)) ahead[EARLY ? ITEMS : 1];
+  if constexpr (EARLY) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (there(i)) ahead[i] = op.template ahead<VEC>(lane * VEC + i * step);
+    }
+  }
   rounds<0>(op, row, held, a.n, there, [&](const Part& part, int round) {
-    return row_part<Shape::ROW_IS_BLOCK>(part, row_threads, scratch[round]);
+    return row_part<Shape::ROW_IS_BLOCK, Shape::MAX_THREADS>(part, row_threads, scratch[round]);
   });
-  if (!active) return;
-  if (lane == 0) op.finish(row, index);
+  if (active && lane == 0) op.finish(row, index);
+  if (repaired<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, row_threads)) return;
   typename Op::T* const out = a.out + index * a.n + lane * VEC;
+  if constexpr (!EARLY) return write(op, row, held, out, lane * VEC, step, there);
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     if (!there(i)) continue;
     store<typename Op::T, VEC>(out + i * step,
-                               pack<typename Op::T>(op.out(row, held[i], lane * VEC + i * step)));
+                               pack<typename Op::T>(op.out(row, held[i], ahead[EARLY ? i : 0])));
   }
 }
 
@@ -176,23 +245,26 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
   }
   rounds<0>(op, row, held, a.n, there, [&](const Part& part, int round) {
-    const Part block = row_part<true>(part, THREADS, places[round].warps);
+    const Part block = row_part<true, THREADS>(part, THREADS, places[round].warps);
     if (round == 0) Cluster::wait();  // no block sends to one that is not ready
     return cluster_part(cluster, block, places[round]);
   });
   if (first == 0) op.finish(row, cluster.index);
-  typename Op::T* const out = a.out + cluster.index * a.n + first;
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    if (!there(i)) continue;
-    store<typename Op::T, VEC>(out + i * STEP,
-                               pack<typename Op::T>(op.out(row, held[i], first + i * STEP)));
+  if constexpr (kRepairs<Op>) {
+    if (op.strange(row)) {
+      if (cluster.rank == 0) {
+        repaired<true>(op, a, row, cluster.index, true, threadIdx.x, THREADS);
+      }
+      return;
+    }
   }
+  typename Op::T* const out = a.out + cluster.index * a.n + first;
+  write(op, row, held, out, first, STEP, there);
 #endif
 }
 
 // The same of a row that is read again for each sum and for the output.
-template <int ROUND, int VEC, bool HINTS, typename Op>
+template <int ROUND, int VEC, int THREADS, bool HINTS, typename Op>
 __device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row,
                                              const Inputs<Op>& in, int64_t cols, int64_t step,
                                              int64_t n, typename Op::Part (*scratch)[kWarp]) {
@@ -207,15 +279,16 @@ __device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row
       }
       part = plus(part, op.template sum<ROUND>(row, held, [](int) { return true; }));
     }
-    op.template end<ROUND>(row, row_part<true>(part, blockDim.x, scratch[ROUND]), n);
-    rounds_again<ROUND + 1, VEC, HINTS>(op, row, in, cols, step, n, scratch);
+    op.template end<ROUND>(row, row_part<true, THREADS>(part, THREADS, scratch[ROUND]), n);
+    rounds_again<ROUND + 1, VEC, THREADS, HINTS>(op, row, in, cols, step, n, scratch);
   }
 }
 
 // Blocks of so many threads that a multiprocessor is full of, as far as they have registers.
 template <typename Op, int THREADS>
 constexpr int kAgainBlocks =
-    kResidentThreads / THREADS * 4 / static_cast<int>(Op::INPUTS * sizeof(typename Op::S));
+    kResidentThreads / THREADS * 4 / static_cast<int>(Op::INPUTS * sizeof(typename Op::S)) -
+    (Op::ROUNDS > 1 && Op::INPUTS * sizeof(typename Op::S) < 16);
 
 // A block owns a row of any length. With few registers a thread, a multiprocessor is full of
 // threads, and L1 (HINTS) or L2 keeps what is read again.
@@ -227,8 +300,9 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
   const int64_t cols = a.n - first, step = static_cast<int64_t>(THREADS) * VEC;
   const Inputs<Op> in(a, index, first);
   typename Op::Row row = op.begin(a, index);
-  rounds_again<0, VEC, HINTS>(op, row, in, cols, step, a.n, scratch);
+  rounds_again<0, VEC, THREADS, HINTS>(op, row, in, cols, step, a.n, scratch);
   if (threadIdx.x == 0) op.finish(row, index);
+  if (repaired<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
   typename Op::T* const out = a.out + index * a.n + first;
   for (int64_t col = 0; col < cols; col += step) {
     Packs<Op, VEC> last;
@@ -237,7 +311,8 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
     } else {
       last = in.template load<VEC>(col);
     }
-    store<typename Op::T, VEC>(out + col, pack<typename Op::T>(op.out(row, last, first + col)));
+    const auto ahead = op.template ahead<VEC>(first + col);
+    store<typename Op::T, VEC>(out + col, pack<typename Op::T>(op.out(row, last, ahead)));
   }
 }
 

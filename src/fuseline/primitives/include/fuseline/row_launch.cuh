@@ -8,22 +8,35 @@
 namespace fuseline::rows {
 namespace {
 
-// Elements of each input that a thread of a row's own block holds. Where instructions rather than
-// memory are the limit, many: what a thread adds once weighs less. docs/decisions/0005 has the
-// measurements.
+// How rows are held, by what docs/decisions/0005 measured. Where instructions rather than memory
+// are the limit a thread holds many elements: what it does once a row weighs less.
 template <typename Op>
-constexpr int kHeld = Op::INPUTS > 1 ? (sizeof(typename Op::T) == 2 ? 8 : 16)
-                                     : (sizeof(typename Op::T) == 2 || Op::ROUNDS > 1 ? 32 : 16);
-constexpr int kHeldByFew = 16;  // of a row that is a warp's or less
+struct Plan {
+  static constexpr bool HALF = sizeof(typename Op::T) == 2, TWO = Op::INPUTS > 1;
+  static constexpr bool HEAVY = Op::ROUNDS > 1;
+  // Elements of each input that a thread holds: of a row that is a warp's or less, a block's, a
+  // cluster's.
+  static constexpr int FEW = HALF && HEAVY && !TWO ? 32 : 16;
+  static constexpr int HELD = HALF ? (TWO ? 8 : 32) : 16;
+  static constexpr int SHARED = TWO && !HALF ? 16 : 32;
+  static constexpr int WARP = HALF && (HEAVY || !TWO) ? 32 : FEW;  // the longest of a warp's rows
+  static constexpr int THREADS = HALF == TWO ? 512 : 256;          // of the largest block
+  // Threads that a multiprocessor is to have room for: 64 registers hold 16 elements of fp32.
+  static constexpr int ROOM = 1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S)));
+};
 
-// How many such blocks a multiprocessor is to have room for: 64 registers a thread hold 16 elements
-// of 4 bytes or 32 of one input.
-template <typename Op, int THREADS>
-constexpr int kBlocks =
-    std::max(1, 1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S)) * THREADS));
-
-template <typename Op, int VEC, int ELEMENTS, int ROW_THREADS, int MAX_THREADS>
-using Holding = Shape<VEC, ELEMENTS / VEC, ROW_THREADS, MAX_THREADS, kBlocks<Op, MAX_THREADS>>;
+template <typename Op, int VEC, int ELEMENTS, int ROW_THREADS, int THREADS>
+using Holding = Shape<VEC, ELEMENTS / VEC, ROW_THREADS, THREADS,
+                      (Plan<Op>::ROOM > THREADS ? Plan<Op>::ROOM / THREADS : 1)>;
+// Clusters wait for each other, so a multiprocessor needs one block more, if registers allow.
+template <typename Op>
+constexpr bool kOneMore =
+    Plan<Op>::HALF ? !kRepairs<Op>
+                   : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
+template <typename Op, int VEC, int ELEMENTS>
+using Clustered =
+    Shape<VEC, ELEMENTS / VEC, 0, 256,
+          (Plan<Op>::ROOM > 256 ? Plan<Op>::ROOM / 256 : 1) + (ELEMENTS == 32 && kOneMore<Op>)>;
 
 template <typename Shape, typename Op>
 void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
@@ -63,34 +76,41 @@ void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
 
 template <typename Op, int VEC, int ROW_THREADS>
 void launch_few(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  launch_held<Holding<Op, VEC, kHeldByFew, ROW_THREADS, kSmallBlock>>(a, op, s);
+  launch_held<Holding<Op, VEC, Plan<Op>::FEW, ROW_THREADS, kSmallBlock>>(a, op, s);
 }
 
 template <typename Op>
 void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  constexpr int VEC = kVec<typename Op::T>, HELD = kHeld<Op>;
-  if (a.n <= 4 * kHeldByFew) return launch_few<Op, VEC, 4>(a, op, s);
-  if (a.n <= 8 * kHeldByFew) return launch_few<Op, VEC, 8>(a, op, s);
-  if (a.n <= 16 * kHeldByFew) return launch_few<Op, VEC, 16>(a, op, s);
-  if (a.n <= kWarp * kHeldByFew) return launch_few<Op, VEC, kWarp>(a, op, s);
-  if constexpr (HELD > kHeldByFew) {
-    if (a.n <= kWarp * HELD) {
-      return launch_held<Holding<Op, VEC, HELD, kWarp, kSmallBlock>>(a, op, s);
+  using P = Plan<Op>;
+  constexpr int VEC = kVec<typename Op::T>, HELD = P::HELD;
+  if (a.n <= 4 * P::FEW) return launch_few<Op, VEC, 4>(a, op, s);
+  if (a.n <= 8 * P::FEW) return launch_few<Op, VEC, 8>(a, op, s);
+  if (a.n <= 16 * P::FEW) return launch_few<Op, VEC, 16>(a, op, s);
+  if (a.n <= kWarp * P::FEW) return launch_few<Op, VEC, kWarp>(a, op, s);
+  if constexpr (P::WARP > P::FEW) {
+    if (a.n <= kWarp * P::WARP) {
+      return launch_held<Holding<Op, VEC, P::WARP, kWarp, kSmallBlock>>(a, op, s);
     }
   }
   if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
   if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
-  if (a.n <= 512 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 512>>(a, op, s);
-  if constexpr (Op::INPUTS > 1) {
-    if (a.n <= 8 * 256 * 16 && launch_cluster<Holding<Op, VEC, 16, 0, 256>>(a, op, s)) return;
+  if constexpr (P::HEAVY && !P::HALF && !P::TWO && std::is_base_of_v<Alone, Op>) {
+    if (a.n <= 256 * 32) return launch_held<Holding<Op, VEC, 32, 0, 256>>(a, op, s);
   }
-  if (a.n <= 8 * 256 * 32 && launch_cluster<Holding<Op, VEC, 32, 0, 256>>(a, op, s)) return;
+  if constexpr (P::THREADS > 256) {
+    if (a.n <= 512 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 512>>(a, op, s);
+  }
+  if constexpr (P::SHARED < 32) {
+    if (a.n <= 8 * 256 * P::SHARED && launch_cluster<Clustered<Op, VEC, P::SHARED>>(a, op, s))
+      return;
+  }
+  if (a.n <= 8 * 256 * 32 && launch_cluster<Clustered<Op, VEC, 32>>(a, op, s)) return;
   launch_again<VEC, 512, false>(a, op, s);
 }
 
 template <typename Op>
 void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  if (a.n <= kWarp * kHeldByFew) return launch_few<Op, 1, kWarp>(a, op, s);
+  if (a.n <= kWarp * 16) return launch_held<Holding<Op, 1, 16, kWarp, kSmallBlock>>(a, op, s);
   if (a.n <= 512 * 16) return launch_held<Holding<Op, 1, 16, 0, 512>>(a, op, s);
   launch_again<1, 512, false>(a, op, s);
 }

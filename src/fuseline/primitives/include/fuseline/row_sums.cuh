@@ -20,6 +20,21 @@ __device__ __forceinline__ Sum<S> over_lanes(const Sum<S>& p, int width) {
   return {lanes_sum(p.value, width)};
 }
 
+// Two sums.
+template <typename S>
+struct alignas(8) Pair {
+  S first, second;
+  static __device__ Pair none() { return {0, 0}; }
+};
+template <typename S>
+__device__ __forceinline__ Pair<S> plus(const Pair<S>& a, const Pair<S>& b) {
+  return {a.first + b.first, a.second + b.second};
+}
+template <typename S>
+__device__ __forceinline__ Pair<S> over_lanes(const Pair<S>& p, int width) {
+  return {lanes_sum(p.first, width), lanes_sum(p.second, width)};
+}
+
 // A sum of fp64 and what its additions lost.
 struct Compensated {
   double value, lost;
@@ -41,34 +56,26 @@ __device__ __forceinline__ Compensated over_lanes(Compensated p, int width) {
 template <typename T>
 using ExactSum = std::conditional_t<std::is_same_v<T, double>, Compensated, Sum<double>>;
 
-__device__ __forceinline__ double lost_by(const Compensated& p) { return p.lost; }
-__device__ __forceinline__ double lost_by(const Sum<double>&) { return 0; }
-
-// Of term(pack, element) over a thread's packs: half types add up in fp32, so few are exact enough.
-template <typename T, int VEC, int ITEMS, typename Term>
-__device__ __forceinline__ ExactSum<T> exact_sum(const Term& term) {
-  if constexpr (sizeof(T) == 2) {
-    float sum = 0;
+// Of term(pack, element) over a thread's packs, as a Part of elements of T: half types add up in
+// fp32, in which so few are exact enough.
+template <typename Part, typename T, int VEC, int ITEMS, typename Term>
+__device__ __forceinline__ Part total(const Term& term) {
+  std::conditional_t<sizeof(T) == 2, Sum<float>, Part> sum = decltype(sum)::none();
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
+  for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) sum += static_cast<float>(term(i, v));
-    }
-    return {sum};
-  } else {
-    auto sum = ExactSum<T>::none();
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        if constexpr (std::is_same_v<T, double>) {
-          sum = plus(sum, {term(i, v), 0});
-        } else {
-          sum.value += term(i, v);
-        }
+    for (int v = 0; v < VEC; ++v) {
+      if constexpr (std::is_same_v<Part, Compensated>) {
+        sum = plus(sum, {term(i, v), 0});
+      } else {
+        sum.value += term(i, v);
       }
     }
+  }
+  if constexpr (std::is_same_v<decltype(sum), Part>) {
     return sum;
+  } else {
+    return {sum.value};
   }
 }
 

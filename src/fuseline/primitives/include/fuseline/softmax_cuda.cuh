@@ -50,7 +50,7 @@ __device__ __forceinline__ MaxSum<T> over_lanes(const MaxSum<T>& p, int width) {
 
 // What the operators that begin with a softmax of x have in common.
 template <typename T_>
-struct OfX {
+struct OfX : rows::Alone {
   using T = T_;
   using S = Stat<T>;
   using Part = MaxSum<T>;
@@ -78,15 +78,13 @@ struct OfX {
   }
 };
 
-// y = exp(x - max) / sum. Half types keep the exponentials, taken relative to a thread's largest
-// element; of fp32 a second one, of the difference to the row's, errs less.
+// y = exp(x - max) / sum. The exponentials are kept, taken relative to a thread's largest element.
 template <typename T_, bool HELD = true>
 struct Softmax : OfX<T_> {
   using Base = OfX<T_>;
   using typename Base::Part, typename Base::S, typename Base::T;
   using Again = Softmax<T, false>;
   static constexpr int ROUNDS = 1;
-  static constexpr bool KEEP = HELD && sizeof(T) == 2;
   struct Row {
     S max, scale;
   };
@@ -96,21 +94,21 @@ struct Softmax : OfX<T_> {
   template <int ROUND, int VEC, int ITEMS, typename There>
   __device__ __forceinline__ Part sum(Row& row, Packs<Softmax, VEC> (&held)[ITEMS],
                                       const There&) const {
-    const Part part = Base::template max_and_sum<KEEP>(held);
+    const Part part = Base::template max_and_sum<HELD>(held);
     row.max = part.max;
     return part;
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
     row.scale = 1 / all.sum;
-    if constexpr (KEEP) row.scale *= exp_of<T>(row.max - all.max);
+    if constexpr (HELD) row.scale *= exp_of<T>(row.max - all.max);
     row.max = all.max;
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Softmax, VEC>& pack,
-                                                int64_t) const {
+                                                rows::Nothing) const {
     Values<S, VEC> y = pack.v[0];
-    for (S& v : y.v) v = (KEEP ? v : exp_of<T>(v - row.max)) * row.scale;
+    for (S& v : y.v) v = (HELD ? v : exp_of<T>(v - row.max)) * row.scale;
     return y;
   }
   __device__ void finish(const Row&, int64_t) const {}
@@ -140,7 +138,7 @@ struct LogSoftmax : OfX<T_> {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<LogSoftmax, VEC>& pack,
-                                                int64_t) const {
+                                                rows::Nothing) const {
     Values<S, VEC> y = pack.v[0];
     for (S& v : y.v) v = v - row.max - row.log_sum;
     return y;
@@ -163,7 +161,7 @@ struct DoubleSoftmax : OfX<T_> {
   };
   S* stats;
 
-  Again again() const { return {{}, stats}; }
+  Again again() const { return {{{}}, stats}; }
   __device__ Row begin(const ArgsOf<DoubleSoftmax>&, int64_t) const { return {}; }
   static __device__ __forceinline__ S second(const Row& row, S held) {
     const S p = HELD ? held * row.factor : exp_of<T>(held - row.max) * row.scale;
@@ -202,7 +200,7 @@ struct DoubleSoftmax : OfX<T_> {
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row,
                                                 const Packs<DoubleSoftmax, VEC>& pack,
-                                                int64_t) const {
+                                                rows::Nothing) const {
     Values<S, VEC> y = pack.v[0];
     for (S& v : y.v) v = (HELD ? v : second(row, v)) * row.scale2;
     return y;
@@ -217,7 +215,7 @@ struct DoubleSoftmax : OfX<T_> {
 
 // What the backwards have in common: two inputs, plain sums.
 template <typename T_>
-struct OfTwo {
+struct OfTwo : rows::Alone {
   using T = T_;
   using S = Stat<T>;
   using Part = Sum<S>;
@@ -253,7 +251,7 @@ struct SoftmaxBwd : OfTwo<T_> {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<SoftmaxBwd, VEC>& pack,
-                                                int64_t) const {
+                                                rows::Nothing) const {
     Values<S, VEC> dx;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) dx.v[v] = pack.v[1].v[v] * (pack.v[0].v[v] - row);
@@ -290,7 +288,7 @@ struct LogSoftmaxBwd : OfTwo<T_> {
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row,
                                                 const Packs<LogSoftmaxBwd, VEC>& pack,
-                                                int64_t) const {
+                                                rows::Nothing) const {
     Values<S, VEC> dx;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) dx.v[v] = pack.v[0].v[v] - exp_of<T>(pack.v[1].v[v]) * row;
@@ -312,7 +310,7 @@ struct DoubleSoftmaxBwd : OfTwo<T_> {
   };
   const S* stats;
 
-  Again again() const { return {{}, stats}; }
+  Again again() const { return {{{}}, stats}; }
   __device__ Row begin(const ArgsOf<DoubleSoftmaxBwd>&, int64_t index) const {
     return {stats[3 * index], stats[3 * index + 1], stats[3 * index + 2], 0, 0};
   }
@@ -353,7 +351,7 @@ struct DoubleSoftmaxBwd : OfTwo<T_> {
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row,
                                                 const Packs<DoubleSoftmaxBwd, VEC>& pack,
-                                                int64_t) const {
+                                                rows::Nothing) const {
     Values<S, VEC> dx;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {

@@ -1,0 +1,137 @@
+// The norm chain for the kernels of row_cuda.cuh. The seventh power of a sum whose terms cancel
+// would lose seven times as much as the sum, so sums are exact to more digits than x has.
+#pragma once
+
+#include <cfloat>
+
+#include "fuseline/row_cuda.cuh"
+#include "fuseline/row_sums.cuh"
+
+namespace fuseline::norm_chain {
+
+using rows::ArgsOf;
+using rows::Packs;
+
+// Whether S has v, of fp64, with all its bits.
+template <typename S>
+__device__ __forceinline__ bool fits(double v) {
+  constexpr double kLeast = sizeof(S) == 8 ? DBL_MIN : FLT_MIN;
+  constexpr double kMost = sizeof(S) == 8 ? DBL_MAX : FLT_MAX;
+  return v == 0 || (fabs(v) >= kLeast && fabs(v) <= kMost);
+}
+
+__device__ __forceinline__ double sixth(double v) { return (v * v) * (v * v) * (v * v); }
+
+// y = x * sum^7; the sum is written where there is a place.
+template <typename T_>
+struct Forward : rows::Alone {
+  using T = T_;
+  using S = Stat<T>;
+  using Part = ExactSum<T>;
+  using Again = Forward;
+  static constexpr int INPUTS = 1, ROUNDS = 1;
+  static constexpr bool REPAIRS = true;
+  struct Row {
+    double sum;
+    S power;
+    bool strange;  // S has no such power
+  };
+  double* sums;
+
+  static __device__ S nothing() { return 0; }
+  Again again() const { return *this; }
+  __device__ Row begin(const ArgsOf<Forward>&, int64_t) const { return {}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row&, Packs<Forward, VEC> (&held)[ITEMS],
+                                      const There&) const {
+    return total<Part, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    double sum = all.value, power = sixth(sum) * sum;
+    if constexpr (std::is_same_v<Part, Compensated>) {
+      if (power != 0) power += 7 * power * (all.lost / sum);
+      sum += all.lost;
+    }
+    row = {sum, static_cast<S>(power), !fits<S>(power)};
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Forward, VEC>& pack,
+                                                rows::Nothing) const {
+    Values<S, VEC> y = pack.v[0];
+    for (S& v : y.v) v *= row.power;
+    return y;
+  }
+  __device__ void finish(const Row& row, int64_t index) const {
+    if (sums) sums[index] = row.sum;
+  }
+  __device__ bool strange(const Row& row) const { return row.strange; }
+  // The chain as it is written, in fp64. `whole` adds up over the row.
+  template <typename Whole>
+  __device__ void repair(const ArgsOf<Forward>& a, int64_t index, int64_t first, int64_t step,
+                         bool again, const Whole& whole) const {
+    const T* const x = a.in[0] + index * a.stride[0];
+    double factors[3] = {1, 1, 1};
+    const auto chain = [&](int64_t col) {
+      return static_cast<double>(to_stat(x[col])) * factors[0] * factors[1] * factors[2];
+    };
+    for (double& factor : factors) {
+      double sum = 0;
+      for (int64_t col = first; again && col < a.n; col += step) sum += chain(col);
+      factor = whole(sum);
+    }
+    for (int64_t col = first; again && col < a.n; col += step) {
+      a.out[index * a.n + col] = round_to<T, double>(chain(col));
+    }
+  }
+};
+
+// dx = dy * sum^7 + 7 * sum^6 * dot, dot = sum(dy * x), of (dy, x).
+template <typename T_>
+struct Backward : rows::Alone {
+  using T = T_;
+  using S = Stat<T>;
+  using Part = ExactSum<T>;
+  using Again = Backward;
+  static constexpr int INPUTS = 2, ROUNDS = 1;
+  struct Row {
+    double sum, power, shift;
+    bool fits;  // S has both
+  };
+  const double* sums;
+
+  static __device__ S nothing() { return 0; }
+  Again again() const { return *this; }
+  __device__ Row begin(const ArgsOf<Backward>&, int64_t index) const { return {sums[index]}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part sum(Row&, Packs<Backward, VEC> (&held)[ITEMS],
+                                      const There&) const {
+    return total<Part, T, VEC, ITEMS>([&](int i, int v) {
+      using Term = std::conditional_t<sizeof(T) == 2, float, double>;
+      return static_cast<Term>(held[i].v[0].v[v]) * static_cast<Term>(held[i].v[1].v[v]);
+    });
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+    row.power = sixth(row.sum) * row.sum;
+    double dot = all.value;
+    if constexpr (std::is_same_v<Part, Compensated>) dot += all.lost;
+    row.shift = 7 * sixth(row.sum) * dot;
+    row.fits = fits<S>(row.power) && fits<S>(row.shift);
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
+                                                rows::Nothing) const {
+    Values<S, VEC> dx = pack.v[0];
+    if (row.fits) {
+      const S power = static_cast<S>(row.power), shift = static_cast<S>(row.shift);
+      for (S& v : dx.v) v = v * power + shift;
+    } else {
+      for (S& v : dx.v) v = static_cast<S>(v * row.power + row.shift);
+    }
+    return dx;
+  }
+  __device__ void finish(const Row&, int64_t) const {}
+};
+
+}  // namespace fuseline::norm_chain

@@ -1,0 +1,28 @@
+// Runs operators of row_cuda.cuh on tensors.
+#pragma once
+
+#include "fuseline/cuda_rows.h"
+#include "fuseline/row_launch.cuh"
+
+namespace fuseline::rows {
+
+// Writes `out`, contiguous; the inputs are of its shape and dtype, which is Op::T.
+template <typename Op, typename... Inputs>
+void run(const Op& op, const Tensor& out, const Inputs&... inputs) {
+  static_assert(sizeof...(inputs) == Op::INPUTS);
+  const Rows views[] = {rows_of(inputs)...};
+  if (views[0].rows == 0) return;
+  const Device device = device_of(out);
+  const DeviceScope scope(device.index);
+  ArgsOf<Op> a{};
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    a.in[k] = static_cast<const typename Op::T*>(views[k].data());
+    a.stride[k] = views[k].stride;
+  }
+  a.out = static_cast<typename Op::T*>(out.mutable_data_ptr());
+  a.rows = views[0].rows;
+  a.n = views[0].n;
+  FUSELINE_CUDA_CHECK(launch(a, op, current_stream(device.index)));
+}
+
+}  // namespace fuseline::rows
