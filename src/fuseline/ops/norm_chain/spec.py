@@ -69,7 +69,7 @@ SPEC = OpSpec(
                 partial(norm_chain, impl=name),
                 unavailable=partial(SELECTOR.unavailable, name),
             )
-            for name in ("cpu", "triton")
+            for name in ("cuda", "cpu", "triton")
         ),
     ),
     make_inputs=_make_inputs,

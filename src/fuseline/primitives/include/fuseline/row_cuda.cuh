@@ -9,7 +9,7 @@
 //   Row              what a thread knows of its row; begin(args, index) -> Row
 //   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it
-//   ahead<VEC>       (column) -> what else `out` needs there
+//   ahead<VEC>       (wanted, column) -> what else `out` needs there
 //   out              (row, pack, what was ahead) -> values of the output
 //   finish           (row, index): what one thread a row writes besides
 //   Again, again()   the same for rows that are read again, where changed packs are lost
@@ -120,7 +120,7 @@ __device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
 struct Nothing {};
 struct Alone {
   template <int VEC>
-  __device__ Nothing ahead(int64_t) const {
+  __device__ Nothing ahead(bool, int64_t) const {
     return {};
   }
 };
@@ -151,21 +151,11 @@ template <typename Op, int VEC, int ITEMS, typename There>
 __device__ __forceinline__ void write(const Op& op, const typename Op::Row& row,
                                       const Packs<Op, VEC> (&held)[ITEMS], typename Op::T* out,
                                       int first, int step, const There& there) {
-  // What a store needs is asked for before the store ahead of it, if there are registers.
-  constexpr int AT_ONCE = VEC <= 4 && ITEMS % 2 == 0 ? 2 : 1;
 #pragma unroll
-  for (int start = 0; start < ITEMS; start += AT_ONCE) {
-    decltype(op.template ahead<VEC>(0)) ahead[AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      if (there(start + i)) ahead[i] = op.template ahead<VEC>(first + (start + i) * step);
-    }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      if (!there(start + i)) continue;
-      store<typename Op::T, VEC>(out + (start + i) * step,
-                                 pack<typename Op::T>(op.out(row, held[start + i], ahead[i])));
-    }
+  for (int i = 0; i < ITEMS; ++i) {
+    const auto ahead = op.template ahead<VEC>(there(i), first + i * step);
+    const auto y = pack<typename Op::T>(op.out(row, held[i], ahead));
+    if (there(i)) store<typename Op::T, VEC>(out + i * step, y);
   }
 }
 
@@ -195,13 +185,13 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   for (int i = 0; i < ITEMS; ++i) {
     held[i] = there(i) ? in.template load<VEC>(i * step) : Packs<Op, VEC>::none();
   }
-  // Of long rows it would take the registers that hold them.
-  constexpr bool EARLY = VEC * ITEMS <= 16;
-  decltype(op.template ahead<VEC>(0)) ahead[EARLY ? ITEMS : 1];
+  // Of long rows of fp32 it would take the registers that hold them.
+  constexpr bool EARLY = VEC * ITEMS <= 16 || sizeof(typename Op::T) == 2;
+  decltype(op.template ahead<VEC>(true, 0)) ahead[EARLY ? ITEMS : 1];
   if constexpr (EARLY) {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      if (there(i)) ahead[i] = op.template ahead<VEC>(lane * VEC + i * step);
+      ahead[i] = op.template ahead<VEC>(there(i), lane * VEC + i * step);
     }
   }
   rounds<0>(op, row, held, a.n, there, [&](const Part& part, int round) {
@@ -311,7 +301,7 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
     } else {
       last = in.template load<VEC>(col);
     }
-    const auto ahead = op.template ahead<VEC>(first + col);
+    const auto ahead = op.template ahead<VEC>(true, first + col);
     store<typename Op::T, VEC>(out + col, pack<typename Op::T>(op.out(row, last, ahead)));
   }
 }

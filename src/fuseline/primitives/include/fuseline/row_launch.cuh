@@ -13,16 +13,17 @@ namespace {
 template <typename Op>
 struct Plan {
   static constexpr bool HALF = sizeof(typename Op::T) == 2, TWO = Op::INPUTS > 1;
-  static constexpr bool HEAVY = Op::ROUNDS > 1;
+  static constexpr bool HEAVY = Op::ROUNDS > 1, ALONE = std::is_base_of_v<Alone, Op>;
   // Elements of each input that a thread holds: of a row that is a warp's or less, a block's, a
   // cluster's.
-  static constexpr int FEW = HALF && HEAVY && !TWO ? 32 : 16;
+  static constexpr int FEW = HEAVY ? (HALF && !TWO ? 32 : 16) : (HALF || TWO ? 16 : 8);
   static constexpr int HELD = HALF ? (TWO ? 8 : 32) : 16;
   static constexpr int SHARED = TWO && !HALF ? 16 : 32;
-  static constexpr int WARP = HALF && (HEAVY || !TWO) ? 32 : FEW;  // the longest of a warp's rows
-  static constexpr int THREADS = HALF == TWO ? 512 : 256;          // of the largest block
+  static constexpr int WARP = HALF && (HEAVY || !TWO) ? 32 : 16;  // the longest of a warp's rows
+  static constexpr int THREADS = HALF == TWO ? 512 : 256;         // of the largest block
   // Threads that a multiprocessor is to have room for: 64 registers hold 16 elements of fp32.
-  static constexpr int ROOM = 1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S)));
+  static constexpr int ROOM =
+      1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S))) / (HALF && !ALONE ? 2 : 1);
 };
 
 template <typename Op, int VEC, int ELEMENTS, int ROW_THREADS, int THREADS>
@@ -31,7 +32,7 @@ using Holding = Shape<VEC, ELEMENTS / VEC, ROW_THREADS, THREADS,
 // Clusters wait for each other, so a multiprocessor needs one block more, if registers allow.
 template <typename Op>
 constexpr bool kOneMore =
-    Plan<Op>::HALF ? !kRepairs<Op>
+    Plan<Op>::HALF ? !kRepairs<Op> && Plan<Op>::ALONE
                    : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
 template <typename Op, int VEC, int ELEMENTS>
 using Clustered =
@@ -94,7 +95,7 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   }
   if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
   if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
-  if constexpr (P::HEAVY && !P::HALF && !P::TWO && std::is_base_of_v<Alone, Op>) {
+  if constexpr (P::HEAVY && !P::HALF && !P::TWO && P::ALONE) {
     if (a.n <= 256 * 32) return launch_held<Holding<Op, VEC, 32, 0, 256>>(a, op, s);
   }
   if constexpr (P::THREADS > 256) {

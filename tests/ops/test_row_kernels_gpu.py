@@ -1,0 +1,80 @@
+"""The CUDA kernels that operators on rows share: each length's, how exact, the same bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ops.on_a_gpu import askew, kernels
+
+from fuseline import table
+from fuseline.core.spec import Case, OpSpec
+from fuseline.testing.trial import Trial
+
+OPS = ("norm_chain",)
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+# Rows of part of a warp, of one, of blocks, clusters, and longer; whole 16-byte accesses and not.
+LENGTHS = (1, 7, 61, 64, 100, 128, 256, 510, 512, 520, 1024, 1027, 2048, 4096, 4104)
+LONG = (8192, 8200, 16384, 20000, 32768, 40001, 65536, 70000)
+
+pytestmark = pytest.mark.gpu
+
+
+def _inputs(
+    spec: OpSpec, shape: tuple[int, int], dtype: torch.dtype, offset: int
+) -> dict[str, Any]:
+    """Those of a spec, `offset` elements behind an aligned address."""
+    case = next(c for c in spec.cases if "check" in c.suites)
+    generator = torch.Generator("cuda").manual_seed(sum(shape))
+    args = dict(case.args) | {"shape": shape}
+    made = spec.make_inputs(Case("rows", args), dtype, torch.device("cuda"), generator)
+    return {
+        name: askew(tuple(t.shape), offset, t.dtype).copy_(t) if isinstance(t, torch.Tensor) else t
+        for name, t in made.items()
+    }
+
+
+def _wrong(op: str, shape: tuple[int, int], dtype: torch.dtype, offset: int) -> Any:
+    spec = table.load()[op]
+    trial = Trial(spec, spec.implementation("cuda"), spec.cases[0], dtype, torch.device("cuda"))
+    inputs = _inputs(spec, shape, dtype, offset)
+    dy = (askew(shape, offset, dtype),)
+    return trial.wrong(inputs, "fwd") or trial.wrong(inputs, "bwd", dy)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_rows_keep_the_budget(op: str, dtype: torch.dtype) -> None:
+    for n in LENGTHS + LONG:
+        for rows in (1, 5, 259) if n in LENGTHS else (3,):
+            assert _wrong(op, (rows, n), dtype, 0) is None, (rows, n)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_rows_at_odd_addresses_keep_the_budget(op: str, dtype: torch.dtype) -> None:
+    for n in (64, 1024, 8192, 65536):
+        assert _wrong(op, (5, n), dtype, 1) is None, n
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
+    """One kernel a call, the same bits for any number of rows."""
+    spec = table.load()[op]
+    call = spec.implementation("cuda").fn
+    for n, kind in (
+        (128, "row_kernel"),
+        (4096, "row_kernel"),
+        (65536, "row_cluster"),
+        (70000, "row_again"),
+    ):
+        inputs = _inputs(spec, (67, n), dtype, 0)
+        whole = call(**inputs)
+        assert torch.equal(whole, call(**inputs))
+        names = kernels(lambda inputs=inputs: call(**inputs))
+        assert [kind in name for name in names] == [True], names
+        for rows in (slice(0, 1), slice(13, 46)):
+            part = {k: v[rows] if k in spec.row_inputs else v for k, v in inputs.items()}
+            assert torch.equal(call(**part), whole[rows]), (n, rows)
