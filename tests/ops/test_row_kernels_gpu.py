@@ -12,7 +12,7 @@ from fuseline import table
 from fuseline.core.spec import Case, OpSpec
 from fuseline.testing.trial import Trial
 
-OPS = ("norm_chain",)
+OPS = ("double_softmax", "layer_norm", "log_softmax", "norm_chain", "softmax", "softmax_backward")
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Rows of part of a warp, of one, of blocks, clusters, and longer; whole 16-byte accesses and not.
 LENGTHS = (1, 7, 61, 64, 100, 128, 256, 510, 512, 520, 1024, 1027, 2048, 4096, 4104)
@@ -47,7 +47,8 @@ def _wrong(op: str, shape: tuple[int, int], dtype: torch.dtype, offset: int) -> 
 @pytest.mark.parametrize("op", OPS)
 def test_rows_keep_the_budget(op: str, dtype: torch.dtype) -> None:
     for n in LENGTHS + LONG:
-        for rows in (1, 5, 259) if n in LENGTHS else (3,):
+        # So few that long double is the oracle of fp64.
+        for rows in (1, 5, max(7, min(259, 2**16 // n))) if n in LENGTHS else (1,):
             assert _wrong(op, (rows, n), dtype, 0) is None, (rows, n)
 
 
@@ -74,7 +75,7 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
         whole = call(**inputs)
         assert torch.equal(whole, call(**inputs))
         names = kernels(lambda inputs=inputs: call(**inputs))
-        assert [kind in name for name in names] == [True], names
+        assert [kind in name for name in names if "rows::" in name] == [True], names
         for rows in (slice(0, 1), slice(13, 46)):
             part = {k: v[rows] if k in spec.row_inputs else v for k, v in inputs.items()}
             assert torch.equal(call(**part), whole[rows]), (n, rows)
