@@ -7,18 +7,20 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fuselab.fusion.assertion import assert_fused
     from fuselab.notebook import Results, compare
 
-__all__ = ["Results", "compare"]
+__all__ = ["Results", "assert_fused", "compare"]
 
 # Hidden from type checkers, which would take any other name for granted.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load the notebook's part, and torch with it, when it is first asked for."""
+        """Load a function's part of the lab, and torch with it, when it is first asked for."""
         if name in __all__:
             before = set(os.environ)
-            module = importlib.import_module("fuselab.notebook")
+            home = "fusion.assertion" if name == "assert_fused" else "notebook"
+            module = importlib.import_module(f"fuselab.{home}")
             # Importing torch's compiler leaves the folder of its cache there.
             for added in os.environ.keys() - before:
                 del os.environ[added]

@@ -78,7 +78,7 @@ def test_the_peak_counts_what_is_alive_at_once() -> None:
         del a
         return b * 2
 
-    peak, operators = footprint._cpu_profile(call)
+    peak, operators = footprint.cpu_profile(call)
     assert peak == pytest.approx(2 * (4 << 16), rel=0.01)
     assert operators["aten::add"] == operators["aten::mul"] == 1
 

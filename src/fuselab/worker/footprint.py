@@ -32,7 +32,7 @@ def weigh(trial: Trial, device: torch.device, room: int) -> None:
     if device.type == "cuda":
         trial.peak_bytes = _device_peak(call, device)
     else:
-        trial.peak_bytes, operators = _cpu_profile(call)
+        trial.peak_bytes, operators = cpu_profile(call)
         trial.proof |= {"kernels": operators, "launches": sum(operators.values())}
     trial.proof["copies"] = native.copies() - copies
     if device.type == "cuda":
@@ -75,7 +75,7 @@ def _device_peak(call: Call, device: torch.device) -> int:
     return torch.cuda.max_memory_allocated(device) - before
 
 
-def _cpu_profile(call: Call) -> tuple[int, dict[str, int]]:
+def cpu_profile(call: Call) -> tuple[int, dict[str, int]]:
     """Return the peak of torch's CPU allocations, and the outermost operators with their count."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         kept = call()
