@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from torch._inductor.virtualized import V
 from fuselab.fusion.record import COMPILED, EXTERN, Kernel, Unfused
 
 SILENT = "the backend refused and gives no reason"
+# The two causes that OuterLoopFusedSchedulerNode.check_outer_fusion_loop_level_attr knows.
+SPLIT = "fused by the scheduler, split by the C++ code generator (outer loops that differ, or few)"
 # The scheduler asks both ways round; this is only the answer to the second.
 ORDER = "node1 must go before node2"
 PLACES = 3
@@ -53,7 +55,8 @@ def examine(graph: GraphLowering, refusals: Iterable[Refusal], merged: set[int])
     merged: ids of the C++ backend's nodes of several loop nests that became one.
     """
     with V.set_graph_handler(graph):
-        nodes = [n for node in graph.scheduler.nodes for n in _split(node, merged) if _runs(n)]
+        pieces = [_split(node, merged) for node in graph.scheduler.nodes if _runs(node)]
+        nodes = [node for nests in pieces for node in nests]
         order = {node: place for place, node in enumerate(graph.graph.nodes)}
         kernels, reads, writes = [], Counter[str](), Counter[str]()
         for node in nodes:
@@ -63,7 +66,9 @@ def examine(graph: GraphLowering, refusals: Iterable[Refusal], merged: set[int])
             writes |= Counter(_changed(node, written))
     inputs = tuple(graph.graph_input_names)
     places = {part.get_name(): i for i, node in enumerate(nodes) for part in node.get_nodes()}
-    return Graph(inputs, tuple(kernels), reads, writes, tuple(_apart(refusals, places)))
+    whole = [i for i, nests in enumerate(pieces) for _ in nests]
+    unfused = sorted(_apart(refusals, places, whole), key=lambda u: (u.first, u.second))
+    return Graph(inputs, tuple(kernels), reads, writes, tuple(unfused))
 
 
 def _split(node: Any, merged: set[int]) -> list[Any]:
@@ -152,16 +157,24 @@ def _sizes(found: Any) -> tuple[Any, ...]:
     return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
 
-def _apart(refusals: Iterable[Refusal], places: Mapping[str, int]) -> Iterator[Unfused]:
-    """Yield each pair of kernels once, with every reason that was given."""
+def _apart(
+    refusals: Iterable[Refusal], places: Mapping[str, int], whole: Sequence[int]
+) -> Iterator[Unfused]:
+    """Yield each pair of kernels once, with every reason that was given.
+
+    whole: of each kernel, which of the scheduler's nodes it is or is a piece of.
+    """
     found: dict[tuple[int, int], dict[str, None]] = {}
     for refusal in refusals:
         ends = [_place_of(name, places) for name in (refusal.first, refusal.second)]
-        if None not in ends and ends[0] != ends[1]:
+        if None not in ends and whole[ends[0]] != whole[ends[1]]:
             found.setdefault((min(ends), max(ends)), {})[refusal.reason] = None
-    for (first, second), reasons in sorted(found.items()):
+    for (first, second), reasons in found.items():
         useful = [r for r in reasons if r != ORDER and (r != SILENT or len(reasons) == 1)]
         yield Unfused(first, second, "; ".join(useful or reasons))
+    for i in range(len(whole) - 1):
+        if whole[i] == whole[i + 1]:
+            yield Unfused(i, i + 1, SPLIT)
 
 
 def _place_of(name: str, places: Mapping[str, int]) -> Any:
