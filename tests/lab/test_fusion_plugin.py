@@ -130,15 +130,8 @@ def test_a_custom_operator_in_python_does_not_hide_its_kernels(x: Tensor) -> Non
         (lambda x: x.sum().item(), NBYTES + 4, 4, NBYTES),
     ],
     ids=[
-        "in_place",
-        "overwritten",
-        "same_twice",
-        "a_part_again",
-        "repeated",
-        "out",
-        "column",
-        "made",
-        "scalar",
+        *("in place", "overwritten", "same twice", "a part again", "repeated", "out", "column"),
+        *("made", "scalar"),
     ],
 )
 def test_bytes_of_operators(
