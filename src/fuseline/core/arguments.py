@@ -29,18 +29,34 @@ def require_rows(
     _require_strided(op, name, x)
 
 
-def require_twin(op: str, name: str, t: Tensor, x: Tensor) -> None:
-    """Refuses a second input whose shape, dtype or device is not that of x."""
+def require_like(op: str, name: str, t: Tensor, x: Tensor) -> None:
+    """Refuses a second input whose dtype or device is not that of x."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{op}: {name} is a {type(t).__name__}, expected a torch.Tensor")
     _require_strided(op, name, t)
     if t.dtype != x.dtype:
         raise TypeError(f"{op}: {name} has dtype {t.dtype}, expected {x.dtype} (as x)")
+    _require_device(op, name, t, x, "x")
+
+
+def require_twin(op: str, name: str, t: Tensor, x: Tensor) -> None:
+    """Refuses a second input whose shape, dtype or device is not that of x."""
+    require_like(op, name, t, x)
     if t.shape != x.shape:
         raise ValueError(
             f"{op}: {name} has shape {tuple(t.shape)}, expected {tuple(x.shape)}, that of x"
         )
-    _require_device(op, name, t, x, "x")
+
+
+def require_broadcast(op: str, name: str, t: Tensor, x: Tensor) -> None:
+    """Refuses a second input whose shape does not broadcast to that of x, or of another kind."""
+    require_like(op, name, t, x)
+    pairs = zip(reversed(t.shape), reversed(x.shape), strict=False)
+    if t.dim() > x.dim() or any(a != 1 and a != b for a, b in pairs):
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(t.shape)}, "
+            f"expected one that broadcasts to {tuple(x.shape)}, that of x"
+        )
 
 
 def require_weight(op: str, weight: Tensor | None, x: Tensor, name: str = "x") -> None:

@@ -47,14 +47,19 @@ struct NormArgs {
                     " must be float64, float32, float16 or bfloat16");
   }
 
-  // Refuses a tensor `name` that is not of the shape, dtype and device of the rows.
-  void check_twin(const char* name, const Tensor& t, const Tensor& rows) const {
+  // Refuses a tensor `name` that is not of the dtype and device of the rows.
+  void check_kind(const char* name, const Tensor& t, const Tensor& rows) const {
     STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
-    STD_TORCH_CHECK(same_sizes(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
-                    to_string(t.sizes()), ", expected that of ", x, ", ", to_string(rows.sizes()));
     STD_TORCH_CHECK(t.scalar_type() == rows.scalar_type(), op, ": ", name,
                     " must have the dtype of ", x);
     check_device(name, t, rows);
+  }
+
+  // The same, and their shape.
+  void check_twin(const char* name, const Tensor& t, const Tensor& rows) const {
+    check_kind(name, t, rows);
+    STD_TORCH_CHECK(same_sizes(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
+                    to_string(t.sizes()), ", expected that of ", x, ", ", to_string(rows.sizes()));
   }
 
   // `weight` comes back contiguous.

@@ -109,8 +109,29 @@ inline Rows rows_of(const Tensor& t) {
   return {counted_contiguous(t), rows, n, n};
 }
 
-// A fresh contiguous tensor. The shim allocates without the dispatcher (0.85 us less than
-// empty_like), but deterministic mode's NaN fill does not reach it: debug_fill() stands in.
+// Memory large enough for huge pages asks for them; deterministic mode's NaN fill does not reach
+// tensors of the shim: debug_fill() stands in.
+inline Tensor prepared(const Tensor& fresh) {
+  if (device_of(fresh).type == static_cast<int32_t>(DeviceType::CPU)) {
+    const int64_t bytes = fresh.numel() * static_cast<int64_t>(fresh.element_size());
+    advise_huge_pages(fresh.mutable_data_ptr(), bytes);
+  }
+  if (debug_fill()) torch::stable::fill_(fresh, std::numeric_limits<double>::quiet_NaN());
+  return fresh;
+}
+
+// A fresh tensor. The shim allocates without the dispatcher (0.85 us less than empty_like).
+inline Tensor allocate(IntHeaderOnlyArrayRef sizes, IntHeaderOnlyArrayRef strides, ScalarType dtype,
+                       Device device) {
+  AtenTensorHandle handle = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
+      torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device.type,
+      device.index, &handle));
+  return prepared(Tensor(handle));
+}
+
+// The same, contiguous.
 inline Tensor allocate(IntHeaderOnlyArrayRef sizes, ScalarType dtype, Device device) {
   constexpr size_t kMaxDim = 64;
   STD_TORCH_CHECK(sizes.size() <= kMaxDim, "at most 64 dimensions, got ", sizes.size());
@@ -120,17 +141,27 @@ inline Tensor allocate(IntHeaderOnlyArrayRef sizes, ScalarType dtype, Device dev
     strides[d] = step;
     step *= sizes[d] > 0 ? sizes[d] : 1;
   }
-  AtenTensorHandle handle = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-      torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device.type,
-      device.index, &handle));
-  Tensor t(handle);
-  if (device.type == static_cast<int32_t>(DeviceType::CPU)) {
-    advise_huge_pages(t.mutable_data_ptr(), t.numel() * static_cast<int64_t>(t.element_size()));
+  return allocate(sizes, {strides.data(), sizes.size()}, dtype, device);
+}
+
+// Whether the elements lie in memory one after the other, in whatever order of dimensions.
+inline bool is_dense(const Tensor& t) {
+  const auto sizes = t.sizes();
+  const auto strides = t.strides();
+  int64_t step = 1;
+  for (const int64_t numel = t.numel(); step < numel;) {
+    size_t d = 0;
+    while (d < sizes.size() && (sizes[d] == 1 || strides[d] != step)) ++d;
+    if (d == sizes.size()) return false;
+    step *= sizes[d];
   }
-  if (debug_fill()) torch::stable::fill_(t, std::numeric_limits<double>::quiet_NaN());
-  return t;
+  return t.numel() > 0;
+}
+
+// A fresh tensor laid out as `t`, without its gaps and repetitions: ATen's empty_like.
+inline Tensor allocate_in_layout_of(const Tensor& t) {
+  if (is_dense(t)) return allocate(t.sizes(), t.strides(), t.scalar_type(), device_of(t));
+  return prepared(torch::stable::empty_like(t));
 }
 
 }  // namespace fuseline

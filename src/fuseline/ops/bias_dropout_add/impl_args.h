@@ -1,0 +1,39 @@
+// What every backend of bias_dropout_add checks before it touches memory (raw torch.ops calls are
+// public), and the dropout that the arguments ask for.
+#pragma once
+
+#include "fuseline/core/cpp/norm_args.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::bias_dropout_add {
+
+constexpr NormArgs kArgs{"bias_dropout_add"};
+
+inline bool broadcasts_to(IntHeaderOnlyArrayRef from, IntHeaderOnlyArrayRef to) {
+  if (from.size() > to.size()) return false;
+  const size_t lead = to.size() - from.size();
+  for (size_t d = 0; d < from.size(); ++d) {
+    if (from[d] != to[lead + d] && from[d] != 1) return false;
+  }
+  return true;
+}
+
+inline void check(const Tensor& x, const Tensor& bias, const Tensor& residual) {
+  kArgs.check_rows(x);
+  kArgs.check_twin("residual", residual, x);
+  STD_TORCH_CHECK(broadcasts_to(bias.sizes(), x.sizes()), "bias_dropout_add: bias has shape ",
+                  to_string(bias.sizes()), ", expected one that broadcasts to that of x, ",
+                  to_string(x.sizes()));
+  kArgs.check_kind("bias", bias, x);
+}
+
+// What is drawn for each element: it is dropped if its number is below the threshold, else scaled.
+inline Dropout dropout(double p, int64_t seed) {
+  STD_TORCH_CHECK(p >= 0 && p <= 1, "bias_dropout_add: p is ", p, ", expected 0 <= p <= 1");
+  const double threshold = p * 0x1p32;
+  return {static_cast<uint64_t>(seed),
+          threshold < 0x1p32 ? static_cast<uint32_t>(threshold) : ~uint32_t{0},
+          p < 1 ? 1 / (1 - p) : 0};
+}
+
+}  // namespace fuseline::bias_dropout_add

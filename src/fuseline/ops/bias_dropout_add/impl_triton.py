@@ -1,0 +1,396 @@
+"""Bias, dropout and residual in Triton: y = residual + dropout(x + bias), dx = dropout(dy).
+
+Operands that lie alike are one run of elements; others are cut in tiles, in which those that lie
+across the output are transposed through shared memory. Not measured on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fuseline.core import native
+from fuseline.primitives import philox
+from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton.rms import float64_of
+from fuseline.primitives.triton.rows import divide_up, halves, power_of_2
+
+Drop = tuple[float, int]  # p and seed
+Strides = tuple[int, ...]
+
+_DRAW = ["seed", "threshold", "scale_high", "scale_low"]
+_AXES = ["row", "col", "axis1", "axis0"]
+_COUNTS = [
+    *("n_rows", "n_cols", "n_axis1", "first"),
+    *(f"{t}_{axis}" for t in ("out", "x", "bias", "residual", "position") for axis in _AXES),
+]
+# Axes that a launch has: a tile's two and two around it; of more, one launch for each slice.
+_MOST_AXES = 4
+_ALONG_ROWS, _ALONG_COLS, _ACROSS = 0, 1, 2
+_ALONG = {"ROW": _ALONG_ROWS, "COL": _ALONG_COLS}
+
+
+class Tile(NamedTuple):
+    """The elements of one program."""
+
+    rows: int
+    cols: int
+    warps: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.cols}, {self.warps} warps"
+
+
+# Where something is transposed: up to so many elements, by bytes of one. Not tuned yet.
+_FEW = 1 << 17
+_TRANSPOSED_FEW = {2: Tile(16, 64, 2), 4: Tile(16, 32, 2), 8: Tile(16, 16, 2)}
+_TRANSPOSED = {2: Tile(64, 64, 4), 4: Tile(64, 32, 4), 8: Tile(32, 32, 4)}
+_STRAIGHT = Tile(1, 1024, 4)
+
+
+@triton.jit
+def _kept(seed, position, threshold):
+    """Which elements dropout keeps, each drawing for itself."""
+    a, b, c, d = tl.randint4x(seed, position >> 2)
+    lane = position & 3
+    return tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d)) >= threshold
+
+
+@triton.jit
+def _kept_by_fours(seed, counter, threshold):
+    """The same for the four elements of each counter: four times as many columns."""
+    a, b, c, d = tl.randint4x(seed, counter)
+    pairs = tl.join(
+        tl.join(a >= threshold, c >= threshold), tl.join(b >= threshold, d >= threshold)
+    )
+    return tl.reshape(pairs, (counter.shape[0], counter.shape[1] * 4))
+
+
+@triton.jit
+def _store_sum(out, x, bias, residual, kept, mask, scale_high, scale_low):
+    """Stores residual + (x + bias) * factor; bias, residual and kept None: without them."""
+    C: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
+    v = tl.load(x, mask).to(C)
+    if bias is not None:
+        v += tl.load(bias, mask).to(C)
+    if kept is not None:
+        v *= tl.where(kept, float64_of(scale_high, scale_low).to(C), 0.0)
+    if residual is not None:
+        v += tl.load(residual, mask).to(C)
+    tl.store(out, v.to(out.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=["n", *_DRAW])
+def _flat_kernel(
+    out_ptr, x_ptr, bias_ptr, residual_ptr, n, seed, threshold, scale_high, scale_low,
+    DROP: tl.constexpr, VEC: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Owns COLS consecutive elements: reads x, bias and residual once, writes out."""
+    start = tl.program_id(0).to(tl.int64) * COLS
+    at = start + tl.arange(0, COLS)
+    kept = None
+    if DROP:
+        counter = (start >> 2) + tl.arange(0, COLS // 4)
+        fours = _kept_by_fours(seed, counter[None, :], threshold.to(tl.uint32, bitcast=True))
+        kept = tl.reshape(fours, (COLS,))
+    bias = None
+    residual = None
+    if bias_ptr is not None:
+        bias = bias_ptr + at
+        residual = residual_ptr + at
+    mask = at < n // VEC * VEC
+    _store_sum(out_ptr + at, x_ptr + at, bias, residual, kept, mask, scale_high, scale_low)
+
+
+@triton.jit
+def _places(
+    ptr, rows, cols, axis1, axis0, row, col, step1, step0,
+    UNIT: tl.constexpr, ROW_VEC: tl.constexpr, COL_VEC: tl.constexpr,
+):  # fmt: skip
+    """Pointers to a tile of an operand, with what is known of its alignment."""
+    outer = axis1 * step1 + axis0 * step0
+    if UNIT == 1:
+        at = rows[:, None] * (row // COL_VEC * COL_VEC) + cols[None, :]
+        outer = outer // COL_VEC * COL_VEC
+    elif UNIT == 0:
+        at = rows[:, None] + cols[None, :] * (col // ROW_VEC * ROW_VEC)
+        outer = outer // ROW_VEC * ROW_VEC
+    else:
+        at = rows[:, None] * row + cols[None, :] * col
+    return ptr + outer + at
+
+
+@triton.jit(do_not_specialize=[*_COUNTS, *_DRAW])
+def _tile_kernel(
+    out_ptr, x_ptr, bias_ptr, residual_ptr, n_rows, n_cols, n_axis1,
+    out_row, out_col, out_axis1, out_axis0, x_row, x_col, x_axis1, x_axis0,
+    bias_row, bias_col, bias_axis1, bias_axis0,
+    residual_row, residual_col, residual_axis1, residual_axis0,
+    position_row, position_col, position_axis1, position_axis0, first,
+    seed, threshold, scale_high, scale_low,
+    X: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, DROP: tl.constexpr,
+    ROW_VEC: tl.constexpr, COL_VEC: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """Owns ROWS x COLS elements of one slice: reads x, bias and residual once, writes out.
+
+    X, BIAS, RESIDUAL: along which axis of the tile they are contiguous, if along one. DROP: along
+    which four elements share a counter; None: no dropout.
+    """
+    row_tiles = (n_rows + ROWS - 1) // ROWS
+    col_tiles = (n_cols + COLS - 1) // COLS
+    tile = tl.program_id(0)
+    col_start = (tile % col_tiles).to(tl.int64) * COLS
+    row_start = (tile // col_tiles % row_tiles).to(tl.int64) * ROWS
+    outer = (tile // col_tiles // row_tiles).to(tl.int64)
+    axis1, axis0 = outer % n_axis1, outer // n_axis1
+    rows = row_start + tl.arange(0, ROWS)
+    cols = col_start + tl.arange(0, COLS)
+    kept = None
+    if DROP is not None:
+        limit = threshold.to(tl.uint32, bitcast=True)
+        start = first + axis1 * position_axis1 + axis0 * position_axis0
+        if DROP == 1:
+            lines = start + rows * position_row
+            counters = (col_start >> 2) + tl.arange(0, COLS // 4)
+            kept = _kept_by_fours(seed, (lines >> 2)[:, None] + counters[None, :], limit)
+        elif DROP == 0:
+            lines = start + cols * position_col
+            counters = (row_start >> 2) + tl.arange(0, ROWS // 4)
+            kept = tl.trans(_kept_by_fours(seed, (lines >> 2)[:, None] + counters[None, :], limit))
+        else:
+            each = rows[:, None] * position_row + cols[None, :] * position_col
+            kept = _kept(seed, start + each, limit)
+    out = _places(
+        out_ptr, rows, cols, axis1, axis0, out_row, out_col, out_axis1, out_axis0,
+        1, ROW_VEC, COL_VEC,
+    )  # fmt: skip
+    x = _places(
+        x_ptr, rows, cols, axis1, axis0, x_row, x_col, x_axis1, x_axis0, X, ROW_VEC, COL_VEC
+    )
+    bias = None
+    residual = None
+    if bias_ptr is not None:
+        bias = _places(
+            bias_ptr, rows, cols, axis1, axis0, bias_row, bias_col, bias_axis1, bias_axis0,
+            BIAS, ROW_VEC, COL_VEC,
+        )  # fmt: skip
+        residual = _places(
+            residual_ptr, rows, cols, axis1, axis0,
+            residual_row, residual_col, residual_axis1, residual_axis0,
+            RESIDUAL, ROW_VEC, COL_VEC,
+        )  # fmt: skip
+    row_mask = rows < n_rows // ROW_VEC * ROW_VEC
+    mask = row_mask[:, None] & (cols < n_cols // COL_VEC * COL_VEC)[None, :]
+    _store_sum(out, x, bias, residual, kept, mask, scale_high, scale_low)
+
+
+class _Axis(NamedTuple):
+    """One axis of the output, and what a step along it is in each operand, 0 where there is none.
+
+    The operands: out, x, bias, residual, and the position of an element in the logical order.
+    """
+
+    size: int
+    strides: Strides
+
+
+_POSITION = 4
+_NO_AXIS = _Axis(1, (0,) * 5)
+
+
+class _Frame(NamedTuple):
+    """The axes as a launch takes them: those of the tile, and two around it."""
+
+    rows: _Axis
+    cols: _Axis
+    axis1: _Axis = _NO_AXIS
+    axis0: _Axis = _NO_AXIS
+
+    def unit(self, operand: int) -> int:
+        """Along which axis of the tile an operand is contiguous."""
+        if self.cols.strides[operand] == 1:
+            return _ALONG_COLS
+        return _ALONG_ROWS if self.rows.strides[operand] == 1 else _ACROSS
+
+    def draws(self, aligned: bool) -> int:
+        """Along which axis of the tile four elements share a counter."""
+        steps = (axis.strides[_POSITION] for axis in self)
+        fours = aligned and all(step == 1 or step % 4 == 0 for step in steps)
+        return self.unit(_POSITION) if fours else _ACROSS
+
+    def vec(self, along: int, itemsize: int) -> int:
+        """Elements of one access to any operand that is contiguous along this axis."""
+        own = self.cols if along == _ALONG_COLS else self.rows
+        operands = [o for o in range(_POSITION) if self.unit(o) == along]
+        steps = [axis.strides[o] for o in operands for axis in self if axis is not own]
+        return math.gcd(16 // itemsize, own.size, *steps)
+
+
+class _Plan(NamedTuple):
+    """A launch but for its tensors and what is drawn; no kernel where there are too many axes."""
+
+    kernel: Any = None
+    grid: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    meta: Any = None
+    tile: Tile = _STRAIGHT
+
+
+@lru_cache(maxsize=1024)
+def _plan(
+    shape: Strides,
+    strides: tuple[Strides | None, ...],
+    steps: Strides | None,
+    aligned: bool,
+    itemsize: int,
+) -> _Plan:
+    """The launch for operands of these strides, None where there is no such operand.
+
+    steps: the strides of the position, None without dropout; aligned: whether it starts at a
+    multiple of 4.
+    """
+    given = (*strides, steps)
+    axes = _axes(shape, [s or (0,) * len(shape) for s in given])
+    if len(axes) > _MOST_AXES:
+        return _Plan()
+    cols, *others = axes or [_Axis(1, (1,) * 5)]
+    drop = steps is not None
+    if not others and all(cols.strides[o] == 1 for o, s in enumerate(given) if s is not None):
+        return _flat_plan(cols.size, drop, itemsize)
+    rows = others.pop(_across(cols, others)) if others else _NO_AXIS
+    frame = _Frame(rows, cols, *others)
+    draws = frame.draws(aligned) if drop else None
+    units = [frame.unit(o) for o in range(_POSITION)]
+    tile = _tile(rows.size, cols.size, itemsize, _ALONG_ROWS in (*units, draws))
+    meta: dict[str, Any] = {"X": units[1], "BIAS": units[2], "RESIDUAL": units[3], "DROP": draws}
+    meta |= {axis + "_VEC": frame.vec(along, itemsize) for axis, along in _ALONG.items()}
+    meta |= {"ROWS": tile.rows, "COLS": tile.cols, "num_warps": tile.warps}
+    around = frame.axis1.size * frame.axis0.size
+    tiles = divide_up(rows.size, tile.rows) * divide_up(cols.size, tile.cols)
+    steps_of = (axis.strides[o] for o in range(_POSITION + 1) for axis in frame)
+    counts = (rows.size, cols.size, frame.axis1.size, *steps_of)
+    return _Plan(_tile_kernel, (tiles * around,), counts, meta, tile)
+
+
+def _flat_plan(n: int, drop: bool, itemsize: int) -> _Plan:
+    meta = {"DROP": drop, "VEC": math.gcd(16 // itemsize, n), "COLS": _STRAIGHT.cols}
+    grid = (divide_up(n, _STRAIGHT.cols),)
+    return _Plan(_flat_kernel, grid, (n,), meta | {"num_warps": _STRAIGHT.warps})
+
+
+def _axes(shape: Sequence[int], strides: Sequence[Strides]) -> list[_Axis]:
+    """As few axes as all operands allow, the output's fastest one first."""
+    axes = [_Axis(n, tuple(s)) for n, *s in zip(shape, *strides, strict=True) if n != 1]
+    merged: list[_Axis] = []
+    for axis in sorted(axes, key=lambda axis: axis.strides[0]):
+        inner = merged[-1] if merged else None
+        if inner and axis.strides == tuple(s * inner.size for s in inner.strides):
+            merged[-1] = _Axis(axis.size * inner.size, inner.strides)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def _across(cols: _Axis, others: Sequence[_Axis]) -> int:
+    """Which of the other axes makes the rows: one in which an operand is contiguous, if any."""
+    for o in range(_POSITION + 1):
+        for i, axis in enumerate(others):
+            if cols.strides[o] != 1 and axis.strides[o] == 1:
+                return i
+    return 0
+
+
+def _tile(n_rows: int, n_cols: int, itemsize: int, transposed: bool) -> Tile:
+    """The tile for so many rows and columns; not less than four, which share a counter."""
+    rows, cols = (max(4, power_of_2(n)) for n in (n_rows, n_cols))
+    if not transposed:
+        cols = min(cols, _STRAIGHT.cols)
+        return Tile(min(rows, _STRAIGHT.cols // cols), cols, _STRAIGHT.warps)
+    tile = (_TRANSPOSED_FEW if n_rows * n_cols <= _FEW else _TRANSPOSED)[itemsize]
+    return Tile(min(rows, tile.rows), min(cols, tile.cols), tile.warps)
+
+
+def _run(
+    out: Tensor,
+    operands: Sequence[Tensor | None],
+    drop: Drop | None,
+    wrap: Wrap | None,
+    steps: Strides | None,
+    first: int = 0,
+) -> None:
+    """Launches; position `first` is that of the first element, `steps` its strides."""
+    strides = (out.stride(), *(None if t is None else t.stride() for t in operands))
+    plan = (_plan if wrap is None else _plan.__wrapped__)(
+        out.shape, strides, steps, first % 4 == 0, out.element_size()
+    )
+    if plan.kernel is None:
+        outermost = max(range(out.dim()), key=lambda d: out.stride(d) if out.shape[d] > 1 else 0)
+        rest = steps and (*steps[:outermost], *steps[outermost + 1 :])
+        for i in range(out.shape[outermost]):
+            slices = [None if t is None else t.select(outermost, i) for t in operands]
+            start = first + (i * steps[outermost] if steps else 0)
+            _run(out.select(outermost, i), slices, drop, wrap, rest, start)
+        return
+    counts = plan.counts if plan.kernel is _flat_kernel else (*plan.counts, first)
+    launch(plan.kernel, plan.grid, (out, *operands, *counts, *_draw(drop)), plan.meta, wrap)
+
+
+def _draw(drop: Drop | None) -> tuple[int, ...]:
+    if drop is None:
+        return (0, 0, 0, 0)
+    p, seed = drop
+    threshold = philox.threshold(p)
+    signed = threshold - (1 << 32) if threshold >= 1 << 31 else threshold
+    return (seed, signed, *halves(philox.scale(p)))
+
+
+def _steps(t: Tensor) -> Strides:
+    """The strides that t would have if it were contiguous."""
+    steps, step = [], 1
+    for n in reversed(t.shape):
+        steps.append(step)
+        step *= n
+    return tuple(reversed(steps))
+
+
+def _plain(t: Tensor) -> Tensor:
+    if t.is_neg():
+        native.count_copy()
+    return t.resolve_neg()
+
+
+def fwd(
+    x: Tensor, bias: Tensor, residual: Tensor, drop: Drop | None, wrap: Wrap | None = None
+) -> Tensor:
+    """y in the layout of residual; drop: p and the seed, None without dropout.
+
+    x, residual: of one shape, to which bias broadcasts; any layout. `wrap` is applied to the kernel
+    before its launch.
+    """
+    out = torch.empty_like(residual)
+    operands = [_plain(x), _plain(bias.expand(x.shape)), _plain(residual)]
+    if out.numel() > 0:
+        _run(out, operands, drop, wrap, _steps(out) if drop else None)
+    return out
+
+
+def bwd(dy: Tensor, drop: Drop, wrap: Wrap | None = None) -> Tensor:
+    """dx in the layout of dy, any; drop and wrap as for `fwd`."""
+    dx = torch.empty_like(dy)
+    if dx.numel() > 0:
+        _run(dx, [_plain(dy), None, None], drop, wrap, _steps(dx))
+    return dx
+
+
+def tile_for(x: Tensor, bias: Tensor, residual: Tensor) -> Tile:
+    """The tile that `fwd` takes for these operands."""
+    out = torch.empty_like(residual, device="meta")
+    strides = (out.stride(), x.stride(), bias.expand(x.shape).stride(), residual.stride())
+    return _plan(out.shape, strides, None, True, out.element_size()).tile

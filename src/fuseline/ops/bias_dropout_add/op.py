@@ -1,0 +1,270 @@
+"""The contract of bias_dropout_add: schemas, fakes, gradients, and the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.compiler import is_compiling
+from torch.overrides import handle_torch_function, has_torch_function
+
+from fuseline.core import arguments, contract, operator
+from fuseline.core.batching import in_front, one
+from fuseline.ops.bias_dropout_add import impl_eager
+from fuseline.primitives import philox
+
+_NAME = "bias_dropout_add"
+Wrap = Callable[[Any], Any]
+
+
+def bias_dropout_add(
+    x: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    p: float = 0.5,
+    training: bool = False,
+    seed: int | None = None,
+    impl: str = "auto",
+) -> Tensor:
+    """Adds a bias, drops elements, and adds to the residual stream, in one pass.
+
+    y = residual + dropout(x + bias); in training dropout multiplies by 0 with probability p, else
+    by 1 / (1 - p); otherwise it changes nothing.
+
+    x         (..., N), float64, float32, float16 or bfloat16; any layout, never copied.
+    bias      any shape that broadcasts to x's, such as (N,); x's dtype and device; any layout.
+    residual  as x: its shape, dtype and device; any layout.
+    p         the probability to drop an element, 0 to 1.
+    seed      64 bits, of training alone; None draws them from torch's default CPU generator, so
+              that torch.manual_seed repeats them. Which elements are dropped depends on the seed,
+              p and the place of an element in the logical order of x alone: not on layout, dtype,
+              implementation or device. A captured CUDA graph repeats the seed it was captured with.
+    impl      "auto", or one of "cpu", "triton", "eager" (the plain formula).
+
+    Returns y with x's shape and dtype in the memory layout of residual, whatever that of x and
+    bias (of a residual with gaps or repeated elements: its order of dimensions, dense). Computed in
+    float32 (float64 for float64) and rounded once. Saved for backward: the seed, from which the
+    elements are drawn again. The gradient of residual is dy itself; that of x, in dy's layout, is
+    also bias's where nothing was broadcast. Deterministic, gradients included.
+    Under torch.compile a call in training without a seed is left to the compiler, with its own
+    random numbers.
+    Raises TypeError (dtype), ValueError (shape, device, p, seed, impl) or RuntimeError (an
+    implementation that cannot run here) before anything is launched.
+    Source: bias_dropout_add of "Unit Test for Fusion".
+    """
+    if training and seed is None:
+        tensors = (x, bias, residual)
+        if has_torch_function(tensors):  # torch.fx's proxies
+            return handle_torch_function(  # type: ignore[no-any-return]
+                bias_dropout_add, tensors, *tensors, p, training, seed, impl
+            )
+        if is_compiling():
+            validate(x, bias, residual, p, training, 0)
+            return impl_eager.bias_dropout_add(x, bias, residual, p, training)
+        seed = int(torch.randint(2**63 - 1, (), device="cpu"))
+    y: Tensor = operator.call(
+        SELECTOR, validate, bias_dropout_add, impl, x, bias, residual, p, training, seed
+    )
+    return y
+
+
+def validate(
+    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
+) -> None:
+    """Refuses what no implementation takes."""
+    arguments.require_rows(_NAME, x)
+    arguments.require_twin(_NAME, "residual", residual, x)
+    arguments.require_broadcast(_NAME, "bias", bias, x)
+    _require_draw(p, seed)
+    if seed is None and training and p > 0:
+        raise ValueError(f"{_NAME}: seed is None, expected a number in training")
+
+
+def _require_draw(p: float, seed: int | None) -> None:
+    if not isinstance(p, (Real, torch.SymFloat)):
+        raise TypeError(f"{_NAME}: p is a {type(p).__name__}, expected a float")
+    if not 0 <= p <= 1:
+        raise ValueError(f"{_NAME}: p is {p}, expected a probability, 0 to 1")
+    if seed is not None and not isinstance(seed, (int, torch.SymInt)):
+        raise TypeError(f"{_NAME}: seed is a {type(seed).__name__}, expected an int or None")
+    if seed is not None and not -(2**63) <= seed < 2**63:
+        raise ValueError(f"{_NAME}: seed is {seed}, expected a signed number of 64 bits")
+
+
+def _validate_bwd(dy: Tensor, p: float, seed: int) -> None:
+    arguments.require_rows(_NAME, dy, "dy")
+    _require_draw(p, seed)
+
+
+def _fake(
+    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
+) -> Tensor:
+    validate(x, bias, residual, p, training, seed)
+    return torch.empty_like(residual)
+
+
+def _fake_bwd(dy: Tensor, p: float, seed: int) -> Tensor:
+    _validate_bwd(dy, p, seed)
+    return torch.empty_like(dy)
+
+
+def _factor(shape: torch.Size, x: Tensor, p: float, seed: int | None) -> Tensor | float:
+    """What dropout multiplies x by, in the type that x is computed in."""
+    if seed is None:
+        return 1.0
+    factor = philox.dropout_factor(list(shape), p, seed, x.device)
+    return factor.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _times(x: Tensor, factor: Tensor | float) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32)) * factor
+
+
+def _sum(x: Tensor, bias: Tensor, residual: Tensor, factor: Tensor | float) -> Tensor:
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (_times(x.to(wide) + bias, factor) + residual).to(x.dtype)
+
+
+def decomposed(
+    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
+) -> Tensor:
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    validate(x, bias, residual, p, training, seed)
+    return _sum(x, bias, residual, _factor(x.shape, x, p, seed if training else None))
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class BiasDropoutAdd(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any,
+            x: Tensor,
+            bias: Tensor,
+            residual: Tensor,
+            p: float,
+            training: bool,
+            seed: int | None,
+        ) -> Any:
+            ctx.p, ctx.seed = p, seed if training and p > 0 else None
+            ctx.bias_shape = bias.shape
+            return fwd(x, bias, residual, p, training, seed)
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Any:
+            need_x, need_bias, need_residual, *_ = ctx.needs_input_grad
+            dx = dy
+            if ctx.seed is not None and (need_x or need_bias):
+                if contract.wants_graph((dy,)):
+                    dx = _times(dy, _factor(dy.shape, dy, ctx.p, ctx.seed)).to(dy.dtype)
+                else:
+                    dx = bwd(dy, ctx.p, ctx.seed)
+            # One tensor for several inputs, as torch's addition returns it: autograd sees that it
+            # has several owners and copies it where it would be kept or added to.
+            return (
+                dx if need_x else None,
+                dx.sum_to_size(ctx.bias_shape) if need_bias else None,
+                dy if need_residual else None,
+                None,
+                None,
+                None,
+            )
+
+    return BiasDropoutAdd
+
+
+def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(
+        info: Any,
+        in_dims: Any,
+        x: Tensor,
+        bias: Tensor,
+        residual: Tensor,
+        p: float,
+        training: bool,
+        seed: int | None,
+    ) -> Any:
+        x_dim, bias_dim, residual_dim, *_ = in_dims
+        if info.batch_size:
+            first = one(x, x_dim), one(bias, bias_dim), one(residual, residual_dim)
+            validate(*first, p, training, seed)
+        x = in_front(x, x_dim, info.batch_size)
+        residual = in_front(residual, residual_dim, info.batch_size)
+        if bias_dim is not None:
+            bias = bias.movedim(bias_dim, 0)
+            bias = bias.view(bias.shape[0], *(1,) * (x.dim() - bias.dim()), *bias.shape[1:])
+        if seed is None or not training:
+            return op(x, bias, residual, p, training, seed), 0
+        # All elements of the batch draw alike, as if they came one after the other.
+        return _sum(x, bias, residual, _factor(x.shape[1:], x, p, seed)), 0
+
+    return rule
+
+
+CONTRACT = contract.Contract(
+    name=_NAME,
+    args="Tensor x, Tensor bias, Tensor residual, float p, bool training, SymInt? seed",
+    bwd_args="Tensor dy, float p, SymInt seed",
+    bwd_returns="Tensor",
+    fake=_fake,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=_vmap,
+)
+
+
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
+    from fuseline.ops.bias_dropout_add import impl_triton
+
+    return impl_triton
+
+
+def _triton_run(
+    x: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    p: float,
+    training: bool,
+    seed: int | None,
+    wrap: Wrap | None = None,
+) -> Tensor:
+    validate(x, bias, residual, p, training, seed)
+    drop = (p, seed) if training and p > 0 else None
+    y: Tensor = _triton().fwd(x, bias, residual, drop, wrap=wrap)
+    return y
+
+
+def _triton_bwd(dy: Tensor, p: float, seed: int, wrap: Wrap | None = None) -> Tensor:
+    _validate_bwd(dy, p, seed)
+    dx: Tensor = _triton().bwd(dy, (p, seed), wrap=wrap)
+    return dx
+
+
+def _eager(
+    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
+) -> Tensor:
+    validate(x, bias, residual, p, training, seed)
+    y = impl_eager.bias_dropout_add(x, bias, residual, p, training, seed)
+    laid_out = torch.empty_like(residual)
+    return y if y.stride() == laid_out.stride() else laid_out.copy_(y)
+
+
+def tile_for(x: Tensor, bias: Tensor, residual: Tensor) -> str:
+    """The tile that the Triton kernel takes for these operands: "rows x columns, warps".
+
+    Columns lie along the axis in which the output is contiguous, rows along the one in which an
+    operand is that the kernel transposes.
+    """
+    validate(x, bias, residual, 0.0, False, None)
+    tile: str = _triton().tile_for(x, bias, residual)
+    return tile
+
+
+_TRITON = contract.Kernels(run=_triton_run, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)

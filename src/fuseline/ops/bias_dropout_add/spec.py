@@ -1,0 +1,159 @@
+"""The row of bias_dropout_add: how to try it, what it must cost, and what it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from fuseline.core.arguments import DTYPES
+from fuseline.core.spec import (
+    Case,
+    Cost,
+    Direction,
+    ErrorCase,
+    Implementation,
+    Inputs,
+    OpSpec,
+)
+from fuseline.ops.bias_dropout_add import impl_eager, reference
+from fuseline.ops.bias_dropout_add.op import SELECTOR, bias_dropout_add
+
+_GRID = tuple(1 << k for k in range(7, 17))  # the study's
+_QUICK = {(128, 128), (512, 1024), (1024, 4096), (4096, 4096)}
+_LAYOUT = tuple((1 << k, n) for n in (1024, 128) for k in range(5, 17))  # the study's two tables
+_CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (65, 257), (9, 1027), (2, 40001))
+
+
+def _case(
+    shape: tuple[int, ...],
+    *suites: str,
+    transposed: bool = False,
+    bias: str = "same",
+    p: float = 0.5,
+    training: bool = False,
+) -> Case:
+    """bias: "same" shape as x's, or a "row" of it; transposed: bias (of two dims) and residual."""
+    name = "x".join(map(str, shape))
+    name += "-transposed" * transposed + "-row" * (bias == "row") + f"-p{p:g}" * training
+    args = {"shape": shape, "transposed": transposed, "bias": bias, "p": p, "training": training}
+    return Case(name, args, suites)
+
+
+def _make_inputs(
+    case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> Inputs:
+    shape = case.args["shape"]
+
+    # Positive: where terms cancel, the formula leaves no digits to judge by.
+    def drawn(shape: tuple[int, ...], transposed: bool = False) -> Tensor:
+        given = shape[::-1] if transposed else shape
+        t = torch.randn(given, dtype=dtype, device=device, generator=generator).abs_()
+        return t.t() if transposed else t
+
+    row, transposed = case.args["bias"] == "row", case.args["transposed"]
+    return {
+        "x": drawn(shape),
+        "bias": drawn(shape[-1:]) if row else drawn(shape, transposed),
+        "residual": drawn(shape, transposed),
+        "p": case.args["p"],
+        "training": case.args["training"],
+        "seed": 20261122 if case.args["training"] else None,
+    }
+
+
+def _cost(inputs: Inputs, direction: Direction) -> Cost:
+    x, bias = inputs["x"], inputs["bias"]
+    size, bias_size = (t.numel() * t.element_size() for t in (x, bias))
+    drops = inputs["training"] and inputs["p"] > 0
+    if direction == "fwd":
+        return Cost(2 * size + bias_size, size, flops=(2 + drops) * x.numel())
+    # What is not dropped or broadcast passes dy on, which is no work at all.
+    summed = bias_size if bias_size < size else 0
+    read = size if drops or summed else 0
+    return Cost(read, size * drops + summed, flops=(drops + (summed > 0)) * x.numel())
+
+
+def _bad(name: str, error: type[Exception], *match: str, **change: object) -> ErrorCase:
+    def make(device: torch.device) -> Inputs:
+        good: Inputs = {n: torch.randn(3, 8, device=device) for n in ("x", "bias", "residual")}
+        good |= {"p": 0.5, "training": True, "seed": 1}
+        return good | {key: v(device) if callable(v) else v for key, v in change.items()}
+
+    return ErrorCase(name, make, error, match)
+
+
+def _random(
+    *shape: int, device: str | None = None, dtype: torch.dtype = torch.float32
+) -> Callable[[torch.device], Tensor]:
+    return lambda d: torch.randn(shape, device=device or d).to(dtype)
+
+
+_ERRORS = (
+    _bad("integer_x", TypeError, "x", "int64", "float32", x=_random(3, 8, dtype=torch.int64)),
+    _bad("not_a_tensor", TypeError, "x", "list", x=[1.0, 2.0]),
+    _bad("scalar_x", ValueError, "x", "scalar", x=_random()),
+    _bad("residual_shape", ValueError, "residual", "(8,)", "(3, 8)", residual=_random(8)),
+    _bad("residual_dtype", TypeError, "residual", "float16", "float32",
+         residual=_random(3, 8, dtype=torch.float16)),
+    _bad("residual_device", ValueError, "residual", "meta", residual=_random(3, 8, device="meta")),
+    _bad("bias_shape", ValueError, "bias", "(3,)", "(3, 8)", bias=_random(3)),
+    _bad("bias_larger", ValueError, "bias", "(2, 3, 8)", "(3, 8)", bias=_random(2, 3, 8)),
+    _bad("bias_dtype", TypeError, "bias", "float64", "float32",
+         bias=_random(8, dtype=torch.float64)),
+    _bad("bias_none", TypeError, "bias", "NoneType", "Tensor", bias=None),
+    _bad("p_above_1", ValueError, "p", "1.5", "0 to 1", p=1.5),
+    _bad("p_nan", ValueError, "p", "nan", "0 to 1", p=float("nan")),
+    _bad("p_text", TypeError, "p", "str", "float", p="half"),
+    _bad("seed_text", TypeError, "seed", "str", "int", seed="one"),
+    _bad("seed_too_large", ValueError, "seed", "18446744073709551616", "64 bits", seed=1 << 64),
+)  # fmt: skip
+
+SPEC = OpSpec(
+    name="bias_dropout_add",
+    formula="y = residual + dropout(x + bias), laid out as residual",
+    reference=reference.bias_dropout_add,
+    longdouble=reference.longdouble,
+    implementations=(
+        Implementation("eager", impl_eager.bias_dropout_add, role="eager"),
+        *(
+            Implementation(
+                name,
+                partial(bias_dropout_add, impl=name),
+                unavailable=partial(SELECTOR.unavailable, name),
+            )
+            for name in ("cpu", "triton")
+        ),
+    ),
+    make_inputs=_make_inputs,
+    differentiable=("x", "bias", "residual"),
+    # In training rows depend on their place; such cases are smaller than the oracle's chunks.
+    row_inputs=("x", "bias", "residual"),
+    cases=(
+        *(
+            _case((m, n), "fusion", *(("fusion-quick", "quick") if (m, n) in _QUICK else ()))
+            for m in _GRID
+            for n in _GRID
+        ),
+        *(_case(shape, "layout", transposed=True) for shape in _LAYOUT),
+        *(_case(shape, "check") for shape in _CHECK),
+        *(_case(shape, "check", training=True) for shape in ((5, 2), (3, 61), (2, 3, 132))),
+        _case((65, 257), "check", transposed=True),
+        _case((33, 68), "check", transposed=True, training=True, p=0.1),
+        _case((5, 193), "check", bias="row"),
+        _case((2, 7, 64), "check", bias="row", training=True, p=0.3),
+        _case((3, 40), "check", training=True, p=0.0),
+        _case((3, 40), "check", training=True, p=1.0),
+    ),
+    dtypes=DTYPES,
+    suite_dtypes={
+        "fusion": (torch.float32, torch.bfloat16),
+        "fusion-quick": (torch.float32,),
+        "quick": (torch.float32, torch.bfloat16),
+        "layout": (torch.float32,),
+    },
+    cost=_cost,
+    error_cases=_ERRORS,
+)
