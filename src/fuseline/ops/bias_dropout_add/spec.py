@@ -24,7 +24,7 @@ from fuseline.ops.bias_dropout_add.op import SELECTOR, bias_dropout_add
 _GRID = tuple(1 << k for k in range(7, 17))  # the study's
 _QUICK = {(128, 128), (512, 1024), (1024, 4096), (4096, 4096)}
 _LAYOUT = tuple((1 << k, n) for n in (1024, 128) for k in range(5, 17))  # the study's two tables
-_CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (65, 257), (9, 1027), (2, 40001))
+_CHECK = ((7, 1), (3, 61), (9, 1027), (2, 40001))
 
 
 def _case(
@@ -139,13 +139,12 @@ SPEC = OpSpec(
         ),
         *(_case(shape, "layout", transposed=True) for shape in _LAYOUT),
         *(_case(shape, "check") for shape in _CHECK),
-        *(_case(shape, "check", training=True) for shape in ((5, 2), (3, 61), (2, 3, 132))),
+        _case((5, 2), "check", training=True),
+        *(_case((3, 40), "check", training=True, p=p) for p in (0.0, 1.0)),
+        _case((9, 28), "check", transposed=True, training=True, p=0.1),
+        _case((2, 3, 44), "check", bias="row", training=True, p=0.3),
+        _case((2, 3, 130), "check", bias="row"),
         _case((65, 257), "check", transposed=True),
-        _case((33, 68), "check", transposed=True, training=True, p=0.1),
-        _case((5, 193), "check", bias="row"),
-        _case((2, 7, 64), "check", bias="row", training=True, p=0.3),
-        _case((3, 40), "check", training=True, p=0.0),
-        _case((3, 40), "check", training=True, p=1.0),
     ),
     dtypes=DTYPES,
     suite_dtypes={
