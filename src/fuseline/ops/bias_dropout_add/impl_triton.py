@@ -375,7 +375,8 @@ def fwd(
     before its launch.
     """
     out = torch.empty_like(residual)
-    operands = [_plain(x), _plain(bias.expand(x.shape)), _plain(residual)]
+    wide = bias if bias.shape == x.shape else bias.expand(x.shape)
+    operands = [_plain(x), _plain(wide), _plain(residual)]
     if out.numel() > 0:
         _run(out, operands, drop, wrap, _steps(out) if drop else None)
     return out

@@ -262,8 +262,7 @@ def tile_for(x: Tensor, bias: Tensor, residual: Tensor) -> str:
     operand is that the kernel transposes.
     """
     validate(x, bias, residual, 0.0, False, None)
-    tile: str = _triton().tile_for(x, bias, residual)
-    return tile
+    return str(_triton().tile_for(x, bias, residual))
 
 
 _TRITON = contract.Kernels(run=_triton_run, bwd=_triton_bwd)
