@@ -1,7 +1,17 @@
 """Fused PyTorch operators at the speed of the memory."""
 
 from fuseline import nn
-from fuseline.ops import add_rms_norm, bias_dropout_add, norm_chain, rms_norm, rms_norm_fp8
+from fuseline.ops import (
+    add_rms_norm,
+    bias_dropout_add,
+    double_softmax,
+    log_softmax,
+    norm_chain,
+    rms_norm,
+    rms_norm_fp8,
+    softmax,
+    softmax_backward,
+)
 from fuseline.patching import patch, unpatch
 from fuseline.takeover import disable, enable, enabled, status
 
@@ -10,13 +20,17 @@ __all__ = [
     "add_rms_norm",
     "bias_dropout_add",
     "disable",
+    "double_softmax",
     "enable",
     "enabled",
+    "log_softmax",
     "nn",
     "norm_chain",
     "patch",
     "rms_norm",
     "rms_norm_fp8",
+    "softmax",
+    "softmax_backward",
     "status",
     "unpatch",
 ]

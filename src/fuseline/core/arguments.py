@@ -29,22 +29,22 @@ def require_rows(
     _require_strided(op, name, x)
 
 
-def require_like(op: str, name: str, t: Tensor, x: Tensor) -> None:
-    """Refuses a second input whose dtype or device is not that of x."""
+def require_like(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") -> None:
+    """Refuses a second input whose dtype or device is not that of x (called `x_name`)."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{op}: {name} is a {type(t).__name__}, expected a torch.Tensor")
     _require_strided(op, name, t)
     if t.dtype != x.dtype:
-        raise TypeError(f"{op}: {name} has dtype {t.dtype}, expected {x.dtype} (as x)")
-    _require_device(op, name, t, x, "x")
+        raise TypeError(f"{op}: {name} has dtype {t.dtype}, expected {x.dtype} (as {x_name})")
+    _require_device(op, name, t, x, x_name)
 
 
-def require_twin(op: str, name: str, t: Tensor, x: Tensor) -> None:
-    """Refuses a second input whose shape, dtype or device is not that of x."""
-    require_like(op, name, t, x)
+def require_twin(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") -> None:
+    """Refuses a second input whose shape, dtype or device is not that of x (called `x_name`)."""
+    require_like(op, name, t, x, x_name)
     if t.shape != x.shape:
         raise ValueError(
-            f"{op}: {name} has shape {tuple(t.shape)}, expected {tuple(x.shape)}, that of x"
+            f"{op}: {name} has shape {tuple(t.shape)}, expected {tuple(x.shape)}, that of {x_name}"
         )
 
 
@@ -57,6 +57,14 @@ def require_broadcast(op: str, name: str, t: Tensor, x: Tensor) -> None:
             f"{op}: {name} has shape {tuple(t.shape)}, "
             f"expected one that broadcasts to {tuple(x.shape)}, that of x"
         )
+
+
+def require_dim(op: str, dim: int, x: Tensor) -> None:
+    """Refuses what is no dimension of x."""
+    if not isinstance(dim, int):
+        raise TypeError(f"{op}: dim is a {type(dim).__name__}, expected an int")
+    if not -x.dim() <= dim < x.dim():
+        raise ValueError(f"{op}: dim is {dim}, expected one of {-x.dim()} to {x.dim() - 1}")
 
 
 def require_weight(op: str, weight: Tensor | None, x: Tensor, name: str = "x") -> None:

@@ -45,10 +45,10 @@ class Contract:
     function                                   (fwd, bwd) -> the autograd.Function over them
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
 
-    Without `function` the operator is forward only: it has no operators of the second and third
-    line, and refuses calls that need a gradient. Without `fwd_returns` the forward saves nothing
-    but what it takes and gives, and is the plain one. `fake`, `decomposed` and the rule give a
-    tensor or, for several `returns`, a tuple of them.
+    Without `function` the operator has no operators of the second and third line: its gradient is
+    that of `decomposed` or, without that too, refused. Without `fwd_returns` the forward saves
+    nothing but what it takes and gives, and is the plain one. `fake`, `decomposed` and the rule
+    give a tensor or, for several `returns`, a tuple of them.
     """
 
     name: str
@@ -111,15 +111,19 @@ class Variant:
         # Traced code must see operators; eager code of a Python implementation need not, and that
         # of the binary goes past OpOverload.__call__, which costs 0.25 us.
         self._eager = kernels.run if kernels else raw._op
-        if contract.function is None or contract.decomposed is None:
+        if contract.decomposed is None:
             self.decomposed = self._traced_apply = self._eager_apply = _no_gradient(contract.name)
             self.call = self._guarded()
             return
-        *saving, bwd = pair
-        fwd = saving[0] if saving else raw
         self.decomposed = contract.decomposed
-        self._traced_apply = contract.function(fwd, bwd).apply
-        eager = contract.function(*(_direct(kernels, bwd) if kernels else (fwd._op, bwd._op)))
+        if contract.function is None:
+            traced, eager = (_by_formula(f, contract.decomposed) for f in (raw, self._eager))
+        else:
+            *saving, bwd = pair
+            fwd = saving[0] if saving else raw
+            traced = contract.function(fwd, bwd)
+            eager = contract.function(*(_direct(kernels, bwd) if kernels else (fwd._op, bwd._op)))
+        self._traced_apply = traced.apply
         # The Python half of Function.apply costs 1 us and serves functorch and Dynamo alone.
         self._eager_apply: Function = super(torch.autograd.Function, eager).apply  # type: ignore
         self.call = self._guarded()
@@ -178,6 +182,26 @@ def _no_gradient(name: str) -> Function:
     return refuse
 
 
+def _by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Function]:
+    """The autograd.Function of an operator whose gradient is too rare for kernels of its own.
+
+    All arguments are tensors.
+    """
+
+    class ByFormula(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *tensors: Tensor) -> Any:
+            ctx.save_for_backward(*tensors)
+            return fwd(*tensors)
+
+        @staticmethod
+        def backward(ctx: Any, *dys: Tensor) -> Any:
+            saved, needs = ctx.saved_tensors, ctx.needs_input_grad
+            return differentiable_backward(decomposed, saved, needs, *dys)
+
+    return ByFormula
+
+
 def has_tangent(tensors: Sequence[Tensor]) -> bool:
     """Whether forward mode differentiates through one of the tensors.
 
@@ -196,10 +220,11 @@ def wants_graph(tensors: Sequence[Tensor | None]) -> bool:
 def differentiable_backward(
     decomposed: Function, args: Sequence[Any], needs: Sequence[bool], *dys: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """Gradients that can themselves be differentiated: the formula's, with the graph kept.
+    """The formula's gradients, which can themselves be differentiated where that is wanted.
 
     dys: one for each output of `decomposed`, None where nothing came.
     """
+    graph = wants_graph([*dys, *(a for a in args if isinstance(a, Tensor))])
     with torch.enable_grad():
         # Views of the arguments: the search for gradients ends there, short of what made the
         # arguments (one may depend on another) and of the hooks on them.
@@ -213,7 +238,7 @@ def differentiable_backward(
             if dy is not None and y.requires_grad
         ]
         ys, seeds = [y for y, _ in live], [dy for _, dy in live]
-        grads = iter(torch.autograd.grad(ys, wanted, seeds, create_graph=True, allow_unused=True))
+        grads = iter(torch.autograd.grad(ys, wanted, seeds, create_graph=graph, allow_unused=True))
     return tuple(next(grads) if need else None for need in needs)
 
 

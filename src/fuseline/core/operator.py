@@ -1,14 +1,16 @@
-"""The public function of an operator: which implementation runs, and what it says of bad calls."""
+"""What the Python sides of operators share: the public function, contracts, the vmap rule."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
+from fuseline.core import arguments, contract
 from fuseline.core.batching import in_front, one
 from fuseline.core.select import Selector
 
@@ -20,7 +22,7 @@ def call(
     impl: str,
     *args: Any,
 ) -> Any:
-    """Runs `impl` on args, the first of which is a tensor; public(*args, impl) is what was called.
+    """Runs `impl` on args, the first of which is a tensor; public(*args, impl=impl) was called.
 
     validate(*args) refuses what no implementation takes.
     """
@@ -34,9 +36,82 @@ def call(
         return selector.calls[impl, device_type](*args)
     except Exception:
         if has_torch_function(args):  # torch.fx's proxies
-            return handle_torch_function(public, args, *args, impl)
+            return handle_torch_function(public, args, *args, impl=impl)
         validate(*args)  # a good call pays nothing for the friendly message
         raise
+
+
+def call_along(
+    dim: int,
+    selector: Selector,
+    validate: Callable[..., None],
+    public: Callable[..., Any],
+    impl: str,
+    *tensors: Tensor,
+) -> Tensor:
+    """`call` of an operator over the last dimension, which is where `dim` is moved and back."""
+    x = tensors[0]
+    is_tensor = isinstance(x, Tensor)
+    y: Tensor
+    if dim == -1 or (is_tensor and dim == x.dim() - 1):
+        y = call(selector, validate, public, impl, *tensors)
+        return y
+    if not is_tensor and has_torch_function(tensors):  # torch.fx's proxies
+        y = handle_torch_function(public, tensors, *tensors, dim=dim, impl=impl)
+        return y
+    validate(*tensors)
+    arguments.require_dim(selector.op, dim, x)
+    y = call(selector, validate, public, impl, *(t.movedim(dim, -1) for t in tensors))
+    return y.movedim(-1, dim).contiguous()
+
+
+def saving_output(
+    name: str,
+    validate: Callable[[Tensor], None],
+    decomposed: Callable[[Tensor], Tensor],
+    gradient: Callable[[Tensor, Tensor], Tensor],
+) -> contract.Contract:
+    """The contract of an operator on rows of one x that saves its output y alone.
+
+    gradient(dy, y) is the formula of dx in differentiable torch operations.
+    """
+
+    def fake(x: Tensor) -> Tensor:
+        validate(x)
+        return x.new_empty(x.shape)
+
+    def fake_bwd(dy: Tensor, y: Tensor) -> Tensor:
+        arguments.require_rows(name, y, "y")
+        arguments.require_exactly(name, "dy", dy, y.shape, y.dtype, y.device)
+        return y.new_empty(y.shape)
+
+    def function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+        class SavesOutput(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                y: Tensor = fwd(x)
+                ctx.save_for_backward(y)
+                return y
+
+            @staticmethod
+            def backward(ctx: Any, dy: Tensor) -> Any:
+                (y,) = ctx.saved_tensors
+                # y is an output of this node: a graph of the formula goes on through it.
+                return (gradient if contract.wants_graph((dy, y)) else bwd)(dy, y)
+
+        return SavesOutput
+
+    return contract.Contract(
+        name=name,
+        args="Tensor x",
+        bwd_args="Tensor dy, Tensor y",
+        bwd_returns="Tensor",
+        fake=fake,
+        fake_bwd=fake_bwd,
+        decomposed=decomposed,
+        function=function,
+        vmap=vmap_over_rows(validate),
+    )
 
 
 def vmap_over_rows(validate: Callable[..., None]) -> Callable[..., Any]:

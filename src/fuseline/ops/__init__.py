@@ -2,8 +2,22 @@
 
 from fuseline.ops.add_rms_norm import add_rms_norm
 from fuseline.ops.bias_dropout_add import bias_dropout_add
+from fuseline.ops.double_softmax import double_softmax
+from fuseline.ops.log_softmax import log_softmax
 from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.rms_norm import rms_norm
 from fuseline.ops.rms_norm_fp8 import rms_norm_fp8
+from fuseline.ops.softmax import softmax
+from fuseline.ops.softmax_backward import softmax_backward
 
-__all__ = ["add_rms_norm", "bias_dropout_add", "norm_chain", "rms_norm", "rms_norm_fp8"]
+__all__ = [
+    "add_rms_norm",
+    "bias_dropout_add",
+    "double_softmax",
+    "log_softmax",
+    "norm_chain",
+    "rms_norm",
+    "rms_norm_fp8",
+    "softmax",
+    "softmax_backward",
+]

@@ -116,6 +116,7 @@ def over_budget(
     The forward is judged in ULP, gradients in eps * max|gradient|. Eager serves as yardstick only
     while it has some right digits itself.
     """
+    direction = "bwd" if budget.gradients else direction
     unit = "ULP" if direction == "fwd" else "eps * max|gradient|"
     value = mine.max_ulp if direction == "fwd" else mine.scaled
     yardstick = None if eager is None else eager.max_ulp if direction == "fwd" else eager.scaled

@@ -83,6 +83,37 @@ inline To bit_cast(const From& from) {
   return to;
 }
 
+// The larger and the smaller of two; `b` where one of them is a NaN. GCC 12 finds the instruction
+// for narrower vectors only.
+template <class C>
+inline Vector<C> larger(const Vector<C>& a, const Vector<C>& b) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(C) == 8) {
+    return bit_cast<Vector<C>>(
+        _mm512_maskz_max_pd(0xff, bit_cast<__m512d>(a), bit_cast<__m512d>(b)));
+  } else {
+    return bit_cast<Vector<C>>(
+        _mm512_maskz_max_ps(kAllLanes, bit_cast<__m512>(a), bit_cast<__m512>(b)));
+  }
+#else
+  return a > b ? a : b;
+#endif
+}
+template <class C>
+inline Vector<C> smaller(const Vector<C>& a, const Vector<C>& b) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(C) == 8) {
+    return bit_cast<Vector<C>>(
+        _mm512_maskz_min_pd(0xff, bit_cast<__m512d>(a), bit_cast<__m512d>(b)));
+  } else {
+    return bit_cast<Vector<C>>(
+        _mm512_maskz_min_ps(kAllLanes, bit_cast<__m512>(a), bit_cast<__m512>(b)));
+  }
+#else
+  return a < b ? a : b;
+#endif
+}
+
 // GCC 12 splits the conversion of a vector of 16-bit lanes in four instructions.
 template <int N>
 inline Lanes<uint32_t, N> to_32_bits(const Lanes<uint16_t, N>& bits) {
@@ -270,15 +301,37 @@ inline Vector<C> fresh(const Vector<C>& v, Overlap part) {
   return index >= kLanes<C> - part.fresh ? v : Vector<C>{};
 }
 
+// The first or the second half of v's lanes. GCC 12 takes 64 bytes apart in memory.
+template <class T, int N>
+inline Lanes<T, N / 2> half(const Lanes<T, N>& v, int part) {
+#ifdef __AVX512F__
+  if constexpr (sizeof(v) == 64) {
+    const auto whole = bit_cast<__m512d>(v);
+    return bit_cast<Lanes<T, N / 2>>(part == 0 ? _mm512_maskz_extractf64x4_pd(0xf, whole, 0)
+                                               : _mm512_maskz_extractf64x4_pd(0xf, whole, 1));
+  }
+#endif
+  Lanes<T, N / 2> halves[2];
+  std::memcpy(halves, &v, sizeof(v));
+  return halves[part];
+}
+
 // The lanes of v in fp64: a vector of double, or the first and second half of one of float.
 template <class C>
 constexpr int kParts = static_cast<int>(sizeof(double) / sizeof(C));
 
 template <class C>
 inline Vector<double> widen(const Vector<C>& v, int part) {
-  Lanes<C, kLanes<double>> parts[kParts<C>];
-  std::memcpy(parts, &v, sizeof(v));
-  return __builtin_convertvector(parts[part], Vector<double>);
+  if constexpr (kParts<C> == 1) {
+    return v;
+  } else {
+    const auto floats = half<C, kLanes<C>>(v, part);
+#ifdef __AVX512F__
+    return bit_cast<Vector<double>>(_mm512_maskz_cvtps_pd(0xff, bit_cast<__m256>(floats)));
+#else
+    return __builtin_convertvector(floats, Vector<double>);
+#endif
+  }
 }
 
 template <int N>
@@ -286,9 +339,7 @@ inline double sum_halves(const Lanes<double, N>& v) {
   if constexpr (N == 1) {
     return v[0];
   } else {
-    Lanes<double, N / 2> half[2];
-    std::memcpy(half, &v, sizeof(v));
-    return sum_halves<N / 2>(half[0] + half[1]);
+    return sum_halves<N / 2>(half<double, N>(v, 0) + half<double, N>(v, 1));
   }
 }
 

@@ -1,0 +1,80 @@
+"""What the specs of the study's patterns on rows try alike: problem sizes and bad inputs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Case, ErrorCase, Inputs
+
+_GRID = tuple(1 << k for k in range(7, 17))  # the study's
+_QUICK = {(128, 128), (512, 1024), (1024, 4096), (4096, 4096)}
+_CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (65, 257), (9, 1027), (3, 5000), (2, 40001))
+
+SUITE_DTYPES = {
+    "fusion": (torch.float32, torch.bfloat16),
+    "fusion-quick": (torch.float32,),
+    "quick": (torch.float32, torch.bfloat16),
+}
+
+
+def _case(shape: tuple[int, ...], *suites: str) -> Case:
+    return Case("x".join(map(str, shape)), {"shape": shape}, suites)
+
+
+def cases() -> tuple[Case, ...]:
+    """The suites fusion, fusion-quick, quick and check."""
+    grid = (
+        _case((m, n), "fusion", *(("fusion-quick", "quick") if (m, n) in _QUICK else ()))
+        for m in _GRID
+        for n in _GRID
+    )
+    return (*grid, *(_case(shape, "check") for shape in _CHECK))
+
+
+def normal(
+    case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> Tensor:
+    """The case's tensor from N(0, 1)."""
+    return torch.randn(case.args["shape"], dtype=dtype, device=device, generator=generator)
+
+
+def make_x(
+    case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> Inputs:
+    """`make_inputs` of a spec whose only input is such an x."""
+    return {"x": normal(case, dtype, device, generator)}
+
+
+def error_case(
+    names: tuple[str, ...], name: str, error: type[Exception], *match: str, **change: object
+) -> ErrorCase:
+    """Good rows of these names, but for what `change` replaces or adds."""
+
+    def make(device: torch.device) -> Inputs:
+        good: Inputs = {n: torch.randn(3, 8, device=device) for n in names}
+        return good | {k: v.to(device) if isinstance(v, Tensor) else v for k, v in change.items()}
+
+    return ErrorCase(name, make, error, match)
+
+
+def errors(first: str, *others: str) -> tuple[ErrorCase, ...]:
+    """The bad inputs of every operator on rows of these names: those of the first."""
+
+    def bad(name: str, error: type[Exception], *match: str, x: object) -> ErrorCase:
+        return error_case((first, *others), name, error, first, *match, **{first: x})
+
+    return (
+        bad(f"integer_{first}", TypeError, "int64", "float32", x=torch.arange(24).view(3, 8)),
+        bad("not_a_tensor", TypeError, "list", x=[1.0, 2.0]),
+        bad(f"scalar_{first}", ValueError, "scalar", x=torch.ones(())),
+    )
+
+
+def dim_errors(*names: str) -> tuple[ErrorCase, ...]:
+    """The bad dims of an operator on tensors of these names."""
+    return (
+        error_case(names, "dim_too_large", ValueError, "dim", "2", "-2 to 1", dim=2),
+        error_case(names, "dim_too_small", ValueError, "dim", "-3", "-2 to 1", dim=-3),
+        error_case(names, "dim_not_an_int", TypeError, "dim", "str", "int", dim="rows"),
+    )

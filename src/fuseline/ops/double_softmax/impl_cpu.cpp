@@ -1,0 +1,44 @@
+// The CPU kernels of the double_softmax operators.
+#include <tuple>
+
+#include "fuseline/core/cpp/isa.h"
+#include "fuseline/softmax_cpu.h"
+#include "impl_args.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::double_softmax {
+namespace {
+
+const softmax::Kernels& kernels() {
+#ifdef __x86_64__
+  if (isa() == Isa::avx512) return kernels_avx512;
+  if (isa() == Isa::avx2) return kernels_avx2;
+#endif
+  return kernels_default;
+}
+
+Tensor double_softmax(const Tensor& x) {
+  check(x);
+  return softmax::forward(kernels(), x);
+}
+
+std::tuple<Tensor, Tensor> double_softmax_fwd(const Tensor& x) {
+  check(x);
+  Tensor stats = allocate_stats(x);
+  return {softmax::forward(kernels(), x, &stats), stats};
+}
+
+Tensor double_softmax_bwd(const Tensor& dy, const Tensor& x, Tensor stats) {
+  check_bwd(dy, x, stats);
+  return softmax::gradient(kernels(), dy, x, &stats);
+}
+
+}  // namespace
+}  // namespace fuseline::double_softmax
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
+  m.impl("double_softmax", TORCH_BOX(&fuseline::double_softmax::double_softmax));
+  m.impl("_double_softmax", TORCH_BOX(&fuseline::double_softmax::double_softmax));
+  m.impl("_double_softmax_fwd", TORCH_BOX(&fuseline::double_softmax::double_softmax_fwd));
+  m.impl("_double_softmax_bwd", TORCH_BOX(&fuseline::double_softmax::double_softmax_bwd));
+}

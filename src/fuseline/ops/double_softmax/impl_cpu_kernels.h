@@ -1,0 +1,86 @@
+// The softmax of the softmax over rows, and its gradient, for the instruction set the including
+// file is built for. Everything is in an unnamed namespace: what the linker merges could carry
+// wider instructions than the processor has.
+#pragma once
+
+#include "fuseline/softmax_rows_kernels.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::double_softmax {
+namespace {
+
+// What a row's results are made of: p = exp(x - m) * first, y = exp(p - first) * second.
+template <class C>
+struct Stats {
+  C m;
+  C first;  // 1 / sum(exp(x - m)), the largest p
+  C second;
+};
+
+// Reads x (twice). Writes y and, where there is a place, the statistics.
+template <class X>
+void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const softmax::Scratch<C> scratch(1, a.n);
+  C* const e = scratch.row(0);
+  const int64_t padded = softmax::padded<C>(a.n);
+  for (int64_t row = first; row < last; ++row) {
+    const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
+    X* const y = static_cast<X*>(a.y) + row * a.n;
+    Stats<C> s;
+    s.m = softmax::max_row<C>(x, a.n);
+    const X* const next = softmax::next_row(x, a.x_stride, a.n);
+    s.first = static_cast<C>(1 / softmax::exp_row<C>(x, s.m, e, a.n, next, y));
+    // Whole vectors, since the next pass overwrites what it reads; the added ones give 0.
+    for (int64_t i = a.n; i < padded; ++i) e[i] = softmax::kLeast<C>;
+    s.second = static_cast<C>(1 / sum_row<C>(padded, [=](int64_t i, auto part) {
+                                const auto v = vexp<C>(load<C>(e + i, part) * s.first - s.first);
+                                store<C>(e + i, v, part);
+                                return v;
+                              }));
+    softmax::scale_row<C>(e, y, a.n, s.second);
+    if (a.stats) static_cast<Stats<C>*>(a.stats)[row] = s;
+  }
+}
+
+// dp = y * (dy - sum(dy * y)), dx = p * (dp - sum(dp * p)). Reads dy (twice) and x. Writes dx.
+template <class X>
+void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const softmax::Scratch<C> scratch(3, a.n);
+  C *const p = scratch.row(0), *const y = scratch.row(1), *const dp = scratch.row(2);
+  for (int64_t row = first; row < last; ++row) {
+    const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
+    const X* const x = static_cast<const X*>(a.saved) + row * a.saved_stride;
+    const X* const next_dy = softmax::next_row(dy, a.dy_stride, a.n);
+    const X* const next_x = softmax::next_row(x, a.saved_stride, a.n);
+    X* const dx = static_cast<X*>(a.dx) + row * a.n;
+    const Stats<C> s = static_cast<const Stats<C>*>(a.stats)[row];
+    const C outer = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
+      __builtin_prefetch(next_dy + i);
+      __builtin_prefetch(next_x + i);
+      __builtin_prefetch(dx + i, 1);
+      const auto ps = vexp<C>(softmax::load_or_least<C>(x + i, part) - s.m) * s.first;
+      const auto ys = vexp<C>(ps - s.first) * s.second;
+      store<C>(p + i, ps, part);
+      store<C>(y + i, ys, part);
+      return load<C>(dy + i, part) * ys;
+    }));
+    // Stored, since an FMA of dp - inner would leave dp's rounding where p is 1 and dx is 0.
+    const C inner = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
+      const auto dps = load<C>(y + i, part) * (load<C>(dy + i, part) - outer);
+      store<C>(dp + i, dps, part);
+      return dps * load<C>(p + i, part);
+    }));
+    each_vector<C>(a.n, [=](int64_t i, auto part) {
+      store<C>(dx + i, load<C>(p + i, part) * (load<C>(dp + i, part) - inner), part);
+    });
+  }
+}
+
+constexpr softmax::Kernels kKernels = {
+    {forward<double>, forward<float>, forward<f16>, forward<bf16>},
+    {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>}};
+
+}  // namespace
+}  // namespace fuseline::double_softmax

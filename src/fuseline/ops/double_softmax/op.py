@@ -1,0 +1,110 @@
+"""The contract of double_softmax: schemas, fakes, gradients, and the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import arguments, contract, operator
+from fuseline.ops.double_softmax import impl_eager
+from fuseline.primitives.rms import statistics_dtype
+
+_NAME = "double_softmax"
+
+
+def double_softmax(x: Tensor, dim: int = 1, impl: str = "auto") -> Tensor:
+    """Softmax of the softmax over one dimension, reading x once.
+
+    p = exp(x - max(x)) / sum(exp(x - max(x))), y = exp(p - max(p)) / sum(exp(p - max(p)));
+    max(p) is exp(0) / sum(exp(x - max(x))).
+
+    x     float64, float32, float16 or bfloat16; any layout. One copy is made unless the last
+          stride is 1 and the leading dimensions collapse to one row stride.
+    dim   any but the last is moved to the end and back: most often a copy of x and one of y.
+    impl  "auto", or one of "cuda", "cpu", "eager" (torch.softmax twice, which rounds twice).
+
+    Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
+    rounded once. A row with a NaN, with +Inf or of -Inf alone is all NaN, as in torch. Saved for
+    backward: x and three numbers a row (max(x) and the two sums' inverses). Deterministic,
+    gradients included.
+    Raises TypeError (dtype, dim), ValueError (shape, dim, impl) or RuntimeError (an implementation
+    that cannot run here) before anything is launched.
+    Source: the double softmax of "Unit Test for Fusion", whose x has two dimensions.
+    """
+    return operator.call_along(dim, SELECTOR, validate, double_softmax, impl, x)
+
+
+def validate(x: Tensor) -> None:
+    """Refuses what no implementation takes."""
+    arguments.require_rows(_NAME, x)
+
+
+def _stats_shape(x: Tensor) -> torch.Size:
+    return torch.Size((*x.shape[:-1], 3))
+
+
+def _fake(x: Tensor) -> Tensor:
+    validate(x)
+    return x.new_empty(x.shape)
+
+
+def _fake_fwd(x: Tensor) -> tuple[Tensor, Tensor]:
+    return _fake(x), x.new_empty(_stats_shape(x), dtype=statistics_dtype(x))
+
+
+def _fake_bwd(dy: Tensor, x: Tensor, stats: Tensor) -> Tensor:
+    validate(x)
+    arguments.require_exactly(_NAME, "dy", dy, x.shape, x.dtype, x.device)
+    dtype = statistics_dtype(x)
+    arguments.require_exactly(_NAME, "stats", stats, _stats_shape(x), dtype, x.device)
+    return x.new_empty(x.shape)
+
+
+def decomposed(x: Tensor) -> Tensor:
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    validate(x)
+    p = torch.softmax(x, -1, dtype=statistics_dtype(x))
+    return torch.softmax(p, -1).to(x.dtype)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class DoubleSoftmax(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            y: Tensor
+            y, stats = fwd(x)
+            ctx.save_for_backward(x, stats)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Any:
+            x, stats = ctx.saved_tensors
+            if contract.wants_graph((dy, x)):
+                return contract.differentiable_backward(decomposed, (x,), ctx.needs_input_grad, dy)
+            return bwd(dy, x, stats)
+
+    return DoubleSoftmax
+
+
+def _eager(x: Tensor) -> Tensor:
+    validate(x)
+    return impl_eager.double_softmax(x).contiguous()
+
+
+CONTRACT = contract.Contract(
+    name=_NAME,
+    args="Tensor x",
+    fwd_returns="(Tensor, Tensor)",
+    bwd_args="Tensor dy, Tensor x, Tensor stats",
+    bwd_returns="Tensor",
+    fake=_fake,
+    fake_fwd=_fake_fwd,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=operator.vmap_over_rows(validate),
+)
+SELECTOR = contract.implementations(CONTRACT, None, _eager)

@@ -1,0 +1,34 @@
+// The CUDA kernels of the log_softmax operators.
+#include "fuseline/row_tensors.cuh"
+#include "fuseline/softmax_cuda.cuh"
+#include "impl_args.h"
+
+namespace fuseline::log_softmax {
+namespace {
+
+Tensor log_softmax(const Tensor& x) {
+  check(x);
+  Tensor y = allocate_like(x);
+  for_dtype(x.scalar_type(), [&](auto* t) {
+    rows::run(softmax::LogSoftmax<std::remove_pointer_t<decltype(t)>>{}, y, x);
+  });
+  return y;
+}
+
+Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y) {
+  check_bwd(dy, y);
+  Tensor dx = allocate_like(y);
+  for_dtype(y.scalar_type(), [&](auto* t) {
+    rows::run(softmax::LogSoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dx, dy, y);
+  });
+  return dx;
+}
+
+}  // namespace
+}  // namespace fuseline::log_softmax
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
+  m.impl("log_softmax", TORCH_BOX(&fuseline::log_softmax::log_softmax));
+  m.impl("_log_softmax", TORCH_BOX(&fuseline::log_softmax::log_softmax));
+  m.impl("_log_softmax_bwd", TORCH_BOX(&fuseline::log_softmax::log_softmax_bwd));
+}

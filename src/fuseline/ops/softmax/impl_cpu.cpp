@@ -1,0 +1,35 @@
+// The CPU kernels of the softmax operators.
+#include "fuseline/core/cpp/isa.h"
+#include "fuseline/softmax_cpu.h"
+#include "impl_args.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::softmax {
+namespace {
+
+const softmax::Kernels& kernels() {
+#ifdef __x86_64__
+  if (isa() == Isa::avx512) return kernels_avx512;
+  if (isa() == Isa::avx2) return kernels_avx2;
+#endif
+  return kernels_default;
+}
+
+Tensor softmax(const Tensor& x) {
+  check(x);
+  return softmax::forward(kernels(), x);
+}
+
+Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
+  check_bwd(dy, y);
+  return softmax::gradient(kernels(), dy, y);
+}
+
+}  // namespace
+}  // namespace fuseline::softmax
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
+  m.impl("softmax", TORCH_BOX(&fuseline::softmax::softmax));
+  m.impl("_softmax", TORCH_BOX(&fuseline::softmax::softmax));
+  m.impl("_softmax_bwd", TORCH_BOX(&fuseline::softmax::softmax_bwd));
+}

@@ -1,0 +1,33 @@
+// The CUDA kernels of the softmax operators.
+#include "fuseline/row_tensors.cuh"
+#include "fuseline/softmax_cuda.cuh"
+#include "impl_args.h"
+
+namespace fuseline::softmax {
+namespace {
+
+Tensor softmax(const Tensor& x) {
+  check(x);
+  Tensor y = allocate_like(x);
+  for_dtype(x.scalar_type(),
+            [&](auto* t) { rows::run(Softmax<std::remove_pointer_t<decltype(t)>>{}, y, x); });
+  return y;
+}
+
+Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
+  check_bwd(dy, y);
+  Tensor dx = allocate_like(y);
+  for_dtype(y.scalar_type(), [&](auto* t) {
+    rows::run(SoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dx, dy, y);
+  });
+  return dx;
+}
+
+}  // namespace
+}  // namespace fuseline::softmax
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
+  m.impl("softmax", TORCH_BOX(&fuseline::softmax::softmax));
+  m.impl("_softmax", TORCH_BOX(&fuseline::softmax::softmax));
+  m.impl("_softmax_bwd", TORCH_BOX(&fuseline::softmax::softmax_bwd));
+}

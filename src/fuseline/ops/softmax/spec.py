@@ -1,0 +1,47 @@
+"""The softmax's row: how to try it, what it must cost, and what it is compared with."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fuseline.core import fusion_cases
+from fuseline.core.arguments import DTYPES
+from fuseline.core.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.ops.softmax import impl_eager, reference
+from fuseline.ops.softmax.op import SELECTOR, softmax
+
+
+def _cost(inputs: Inputs, direction: Direction) -> Cost:
+    x = inputs["x"]
+    size = x.numel() * x.element_size()
+    if direction == "fwd":
+        return Cost(size, size, flops=4 * x.numel())  # an exponential counts as one
+    return Cost(2 * size, size, flops=4 * x.numel())
+
+
+SPEC = OpSpec(
+    name="softmax",
+    formula="y = exp(x - max(x)) / sum(exp(x - max(x)))",
+    reference=reference.softmax,
+    longdouble=reference.longdouble,
+    implementations=(
+        Implementation("eager", impl_eager.softmax, role="eager"),
+        *(
+            Implementation(
+                name, partial(softmax, impl=name), unavailable=partial(SELECTOR.unavailable, name)
+            )
+            for name in ("cpu", "cuda")
+        ),
+    ),
+    make_inputs=fusion_cases.make_x,
+    differentiable=("x",),
+    contiguous=True,
+    row_inputs=("x",),
+    cases=fusion_cases.cases(),
+    dtypes=DTYPES,
+    suite_dtypes=fusion_cases.SUITE_DTYPES,
+    cost=_cost,
+    # The rounding of x - max(x) is a relative error of its exponential.
+    budget=Budget(fp64_ratio=2.0),
+    error_cases=(*fusion_cases.errors("x"), *fusion_cases.dim_errors("x")),
+)

@@ -1,0 +1,15 @@
+// What every backend of softmax_backward checks before it touches memory (raw torch.ops calls are
+// public).
+#pragma once
+
+#include "fuseline/core/cpp/norm_args.h"
+
+namespace fuseline::softmax_backward {
+
+inline void check(const Tensor& dy, const Tensor& y) {
+  constexpr NormArgs kArgs{"softmax_backward", "dy"};
+  kArgs.check_rows(dy);
+  kArgs.check_twin("y", y, dy);
+}
+
+}  // namespace fuseline::softmax_backward

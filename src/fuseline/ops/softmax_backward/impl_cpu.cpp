@@ -1,0 +1,29 @@
+// The CPU kernels of the softmax_backward operators.
+#include "fuseline/core/cpp/isa.h"
+#include "fuseline/softmax_cpu.h"
+#include "impl_args.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::softmax_backward {
+namespace {
+
+const softmax::Kernels& kernels() {
+#ifdef __x86_64__
+  if (isa() == Isa::avx512) return kernels_avx512;
+  if (isa() == Isa::avx2) return kernels_avx2;
+#endif
+  return kernels_default;
+}
+
+Tensor softmax_backward(const Tensor& dy, const Tensor& y) {
+  check(dy, y);
+  return softmax::gradient(kernels(), dy, y);
+}
+
+}  // namespace
+}  // namespace fuseline::softmax_backward
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
+  m.impl("softmax_backward", TORCH_BOX(&fuseline::softmax_backward::softmax_backward));
+  m.impl("_softmax_backward", TORCH_BOX(&fuseline::softmax_backward::softmax_backward));
+}

@@ -1,0 +1,5 @@
+#include "fuseline/softmax_rows_kernels.h"
+#include "impl_cpu_dispatch.h"
+
+const fuseline::softmax::Kernels fuseline::softmax_backward::kernels_avx512 =
+    fuseline::softmax::kGradientKernels;

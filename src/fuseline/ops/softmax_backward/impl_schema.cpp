@@ -1,0 +1,7 @@
+// The operator's schemas; op.py repeats them for installations without this binary.
+#include "fuseline/core/cpp/tensor.h"
+
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("softmax_backward(Tensor dy, Tensor y) -> Tensor");
+  m.def("_softmax_backward(Tensor dy, Tensor y) -> Tensor");
+}

@@ -1,0 +1,21 @@
+"""The softmax and its gradient in torch operations that autograd, vmap and jvp can take apart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fuseline.primitives.rms import statistics_dtype
+
+
+def softmax(x: Tensor) -> Tensor:
+    """exp(x) / sum(exp(x)) over the last dimension, rounded once."""
+    return torch.softmax(x, -1, dtype=statistics_dtype(x)).to(x.dtype)
+
+
+def gradient(dy: Tensor, y: Tensor) -> Tensor:
+    """y * (dy - sum(dy * y)) over the last dimension, rounded once."""
+    dtype = statistics_dtype(y)
+    dy, p = dy.to(dtype), y.to(dtype)
+    dx: Tensor = p * (dy - (dy * p).sum(-1, keepdim=True))
+    return dx.to(y.dtype)

@@ -1,0 +1,54 @@
+"""Rows that a softmax must get right, and how wrong one is on them."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import fuseline
+from fuseline import table
+from fuseline.core import native
+from fuseline.testing.accuracy import errors
+
+IMPLS = [("cpu", "cpu"), pytest.param("cuda", "cuda", marks=pytest.mark.gpu)]
+WITHOUT_BINARY = pytest.mark.skipif(
+    native.status().state != "loaded", reason=str(native.status().why_not("cpu"))
+)
+LENGTHS = [1, 7, 16, 61, 130, 1027, 20001]
+
+
+def hard_rows(n: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """Large and far from 0, equal, masked in part and as a whole, with an Inf, with a NaN."""
+    x = torch.randn(8, n, device=device)
+    x[1] += 1e4
+    x[2] *= 1e4
+    x[3] = -1e4
+    x[4, 1::2] = -math.inf
+    x[5] = -math.inf
+    x[6, n // 2] = math.inf
+    x[7, -1] = math.nan
+    return x.to(dtype)
+
+
+def keeps_the_budget(name: str, x: torch.Tensor, impl: str) -> None:
+    """Whether all of it, be it Inf or NaN, is the oracle's within the spec's budget."""
+    spec = table.load()[name]
+    y = getattr(fuseline, name)(x, dim=-1, impl=impl)
+    ours, eager = (
+        errors(spec, {"x": x}, "fwd", {"out0": out})["out0"].max_ulp
+        for out in (y, spec.eager.fn(x))
+    )
+    floor = {torch.float64: 8.0, torch.float32: 2.0}.get(x.dtype, eager + 1)
+    assert ours <= max(2 * eager if x.dtype.itemsize > 2 else 0, floor)
+
+
+def for_instruction_set(isa: str, code: str) -> None:
+    """Runs code in a process whose kernels are those of `isa`."""
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
