@@ -67,26 +67,31 @@ def require_dim(op: str, dim: int, x: Tensor) -> None:
         raise ValueError(f"{op}: dim is {dim}, expected one of {-x.dim()} to {x.dim() - 1}")
 
 
-def require_weight(op: str, weight: Tensor | None, x: Tensor, name: str = "x") -> None:
-    """Refuses a weight that is not (N,), of the dtype of x (called `name`) or float32, beside x."""
+def require_weight(
+    op: str, weight: Tensor | None, x: Tensor, name: str = "x", own: str = "weight"
+) -> None:
+    """Refuses a weight that is not (N,), of x's dtype or float32, beside x.
+
+    The messages call x `name` and the weight `own`.
+    """
     if weight is None:
         return
     if not isinstance(weight, Tensor):
         raise TypeError(
-            f"{op}: weight is a {type(weight).__name__}, expected a torch.Tensor or None"
+            f"{op}: {own} is a {type(weight).__name__}, expected a torch.Tensor or None"
         )
-    _require_strided(op, "weight", weight)
+    _require_strided(op, own, weight)
     if weight.dtype not in (x.dtype, torch.float32):
         other = "" if x.dtype == torch.float32 else " or torch.float32"
         raise TypeError(
-            f"{op}: weight has dtype {weight.dtype}, expected {x.dtype} (as {name}){other}"
+            f"{op}: {own} has dtype {weight.dtype}, expected {x.dtype} (as {name}){other}"
         )
     if tuple(weight.shape) != (x.shape[-1],):
         raise ValueError(
-            f"{op}: weight has shape {tuple(weight.shape)}, "
+            f"{op}: {own} has shape {tuple(weight.shape)}, "
             f"expected {(x.shape[-1],)}, the last dimension of {name}"
         )
-    _require_device(op, "weight", weight, x, name)
+    _require_device(op, own, weight, x, name)
 
 
 def require_eps(op: str, eps: float | None, x: Tensor) -> float:

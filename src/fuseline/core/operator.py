@@ -17,7 +17,7 @@ from fuseline.core.select import Selector
 
 def call(
     selector: Selector,
-    validate: Callable[..., None],
+    validate: Callable[..., object],
     public: Callable[..., Any],
     impl: str,
     *args: Any,

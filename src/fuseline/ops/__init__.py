@@ -3,6 +3,7 @@
 from fuseline.ops.add_rms_norm import add_rms_norm
 from fuseline.ops.bias_dropout_add import bias_dropout_add
 from fuseline.ops.double_softmax import double_softmax
+from fuseline.ops.layer_norm import layer_norm
 from fuseline.ops.log_softmax import log_softmax
 from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.rms_norm import rms_norm
@@ -14,6 +15,7 @@ __all__ = [
     "add_rms_norm",
     "bias_dropout_add",
     "double_softmax",
+    "layer_norm",
     "log_softmax",
     "norm_chain",
     "rms_norm",

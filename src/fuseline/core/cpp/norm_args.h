@@ -6,7 +6,7 @@
 
 namespace fuseline {
 
-// The dtype of the statistics (and of rstd): fp64 for fp64, else fp32.
+// The dtype of the statistics: fp64 for fp64, else fp32.
 inline ScalarType stat_dtype(ScalarType x) {
   return x == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
@@ -24,12 +24,12 @@ inline bool same_sizes(IntHeaderOnlyArrayRef a, IntHeaderOnlyArrayRef b) {
   return true;
 }
 
-// Whether `rstd` has the sizes of x but the last, and perhaps ones after them.
-inline bool has_one_a_row(IntHeaderOnlyArrayRef rstd, IntHeaderOnlyArrayRef x) {
+// Whether `t` has the sizes of x but the last, and perhaps ones after them.
+inline bool has_one_a_row(IntHeaderOnlyArrayRef t, IntHeaderOnlyArrayRef x) {
   const size_t rows = x.size() - 1;
-  if (rstd.size() < rows) return false;
-  for (size_t d = 0; d < rstd.size(); ++d) {
-    if (rstd[d] != (d < rows ? x[d] : 1)) return false;
+  if (t.size() < rows) return false;
+  for (size_t d = 0; d < t.size(); ++d) {
+    if (t[d] != (d < rows ? x[d] : 1)) return false;
   }
   return true;
 }
@@ -62,30 +62,30 @@ struct NormArgs {
                     to_string(t.sizes()), ", expected that of ", x, ", ", to_string(rows.sizes()));
   }
 
-  // `weight` comes back contiguous.
-  void check_weight(std::optional<Tensor>& weight, const Tensor& rows) const {
+  // `weight`, or what `name` says, comes back contiguous.
+  void check_weight(std::optional<Tensor>& weight, const Tensor& rows,
+                    const char* name = "weight") const {
     if (!weight) return;
     const int64_t n = rows.sizes()[rows.dim() - 1];
-    STD_TORCH_CHECK(is_strided(*weight), op, ": weight must be a dense strided tensor");
-    STD_TORCH_CHECK(weight->dim() == 1 && weight->sizes()[0] == n, op, ": weight has shape ",
+    STD_TORCH_CHECK(is_strided(*weight), op, ": ", name, " must be a dense strided tensor");
+    STD_TORCH_CHECK(weight->dim() == 1 && weight->sizes()[0] == n, op, ": ", name, " has shape ",
                     to_string(weight->sizes()), ", expected [", n, "], the last dimension of ", x);
     STD_TORCH_CHECK(
         weight->scalar_type() == rows.scalar_type() || weight->scalar_type() == ScalarType::Float,
-        op, ": weight must have the dtype of ", x, " or float32");
-    check_device("weight", *weight, rows);
+        op, ": ", name, " must have the dtype of ", x, " or float32");
+    check_device(name, *weight, rows);
     weight = counted_contiguous(*weight);
   }
 
-  // `rstd` comes back contiguous.
-  void check_rstd(Tensor& rstd, const Tensor& rows) const {
-    STD_TORCH_CHECK(is_strided(rstd), op, ": rstd must be a dense strided tensor");
-    STD_TORCH_CHECK(has_one_a_row(rstd.sizes(), rows.sizes()), op, ": rstd has shape ",
-                    to_string(rstd.sizes()), ", expected that of ", x,
-                    " without its last dimension");
-    STD_TORCH_CHECK(rstd.scalar_type() == stat_dtype(rows.scalar_type()), op,
-                    ": rstd must be float32, or float64 for a float64 ", x);
-    check_device("rstd", rstd, rows);
-    rstd = counted_contiguous(rstd);
+  // `t`, a statistic `name` of each row, comes back contiguous.
+  void check_statistic(const char* name, Tensor& t, const Tensor& rows) const {
+    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    STD_TORCH_CHECK(has_one_a_row(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
+                    to_string(t.sizes()), ", expected that of ", x, " without its last dimension");
+    STD_TORCH_CHECK(t.scalar_type() == stat_dtype(rows.scalar_type()), op, ": ", name,
+                    " must be float32, or float64 for a float64 ", x);
+    check_device(name, t, rows);
+    t = counted_contiguous(t);
   }
 
  private:
@@ -99,8 +99,8 @@ inline Tensor allocate_like(const Tensor& x) {
   return allocate(x.sizes(), x.scalar_type(), device_of(x));
 }
 
-// One a row, with so many ones after the rows' own dimensions: ATen's rstd has them.
-inline Tensor allocate_rstd(const Tensor& x, size_t ones = 0) {
+// One a row, with so many ones after the rows' own dimensions: ATen's have them.
+inline Tensor allocate_statistic(const Tensor& x, size_t ones = 0) {
   const auto sizes = x.sizes();
   std::vector<int64_t> shape(sizes.begin(), sizes.end() - 1);
   shape.resize(shape.size() + ones, 1);

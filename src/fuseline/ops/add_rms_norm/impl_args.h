@@ -22,7 +22,7 @@ inline void check_bwd(const Tensor& dy, const std::optional<Tensor>& d_new_resid
   args.check_twin("dy", dy, new_residual);
   if (d_new_residual) args.check_twin("d_new_residual", *d_new_residual, new_residual);
   args.check_weight(weight, new_residual);
-  args.check_rstd(rstd, new_residual);
+  args.check_statistic("rstd", rstd, new_residual);
 }
 
 }  // namespace fuseline::add_rms_norm

@@ -20,7 +20,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& residual,
                                    std::optional<Tensor> weight, double eps, Tensor* rstd) {
   check_fwd(x, residual, weight);
   Tensor y = allocate_like(x), new_residual = allocate_like(x);
-  if (rstd) *rstd = allocate_rstd(x);
+  if (rstd) *rstd = allocate_statistic(x);
   rms::forward(kernels(), x, &residual, weight, eps, &new_residual, y, rstd);
   return {std::move(y), std::move(new_residual)};
 }

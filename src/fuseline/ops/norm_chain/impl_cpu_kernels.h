@@ -11,35 +11,12 @@
 namespace fuseline::norm_chain {
 namespace {
 
-// A sum in fp64 and what its additions lost: the seventh power of a sum whose terms cancel would
-// lose seven times as much.
-struct Compensated {
-  Vector<double> sum = {}, lost = {};
-
-  void add(const Vector<double>& v) {
-    const auto next = sum + v, moved = next - sum;
-    lost += (sum - (next - moved)) + (v - moved);
-    sum = next;
-  }
-  long double total() const {
-    double high = sum[0], low = 0;
-    for (int i = 1; i < kLanes<double>; ++i) {
-      const double next = high + sum[i], moved = next - high;
-      low += (high - (next - moved)) + (sum[i] - moved);
-      high = next;
-    }
-    return static_cast<long double>(high) + (low + sum_halves<kLanes<double>>(lost));
-  }
-};
-
-// Half types add in fp32 for a while, fp32 in fp64, fp64 with what it loses.
+// Half types add in fp32 for a while, fp32 in fp64, fp64 with what it loses: the seventh power of a
+// sum whose terms cancel would lose seven times as much.
 template <class X, class Term>
 long double sum_of(int64_t n, const Term& term) {
   if constexpr (sizeof(X) == 8) {
-    Compensated sum;
-    each_vector<double>(
-        n, [&](int64_t i, auto part) { sum.add(fresh<double>(term(double{}, i, part), part)); });
-    return sum.total();
+    return sum_compensated(n, [&](int64_t i, auto part) { return term(double{}, i, part); });
   } else {
     using C = std::conditional_t<sizeof(X) == 4, double, float>;
     return sum_row<C>(n, [&](int64_t i, auto part) { return term(C{}, i, part); });

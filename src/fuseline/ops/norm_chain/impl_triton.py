@@ -13,37 +13,12 @@ import triton
 import triton.language as tl
 
 from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton.row_sums import add_pairs, block, places, row_sums, terms, tile
 from fuseline.primitives.triton.rows import divide_up, power_of_2, vec, whole_meta
 
 _COUNTS = ["n_rows", "n_cols", "x_stride", "dy_stride"]
 # Rows in registers up to WHOLE elements, SIZE elements a program.
 _WHOLE, _SIZE, _WARPS = 16384, 4096, 8
-
-
-@triton.jit
-def _add_pairs(a, a_lost, b, b_lost):
-    """Two sums in fp64, each with what its additions lost."""
-    total = a + b
-    moved = total - a
-    return total, a_lost + b_lost + ((a - (total - moved)) + (b - moved))
-
-
-@triton.jit
-def _terms(v):
-    """What a row's terms are added in: fp32 of half types, else fp64."""
-    half: tl.constexpr = v.dtype.primitive_bitwidth == 16
-    return v.to(tl.float32) if half else v.to(tl.float64)
-
-
-@triton.jit
-def _row_sums(v):
-    """Sums over dimension 1 in fp64 and, of fp64, what its additions lost."""
-    if v.dtype.primitive_bitwidth == 64:
-        total, lost = tl.reduce((v, tl.zeros_like(v)), 1, _add_pairs)
-    else:
-        total = tl.sum(v, 1).to(tl.float64)
-        lost = tl.zeros_like(total)
-    return total, lost
 
 
 @triton.jit
@@ -68,25 +43,6 @@ def _fits(v, C: tl.constexpr):
     return (v == 0.0) | ((magnitude >= 1.1754943508222875e-38) & (magnitude <= 3.4028234e38))
 
 
-@triton.jit
-def _block(start, n_cols, VEC: tl.constexpr, BLOCK: tl.constexpr):
-    cols = start + tl.arange(0, BLOCK)
-    return cols, cols < n_cols // VEC * VEC
-
-
-@triton.jit
-def _tile(n_rows, n_cols, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    cols, inside = _block(0, n_cols, VEC, BLOCK)
-    live = rows < n_rows
-    return rows, live, cols, live[:, None] & inside[None, :]
-
-
-@triton.jit
-def _places(ptr, rows, stride, cols, VEC: tl.constexpr):
-    return ptr + rows[:, None] * (stride // VEC * VEC) + cols[None, :]
-
-
 @triton.jit(do_not_specialize=_COUNTS)
 def _fwd_kernel(
     x_ptr, y_ptr, sum_ptr, n_rows, n_cols, x_stride,
@@ -94,9 +50,9 @@ def _fwd_kernel(
 ):  # fmt: skip
     """Owns ROWS whole rows: reads x once, writes y and, where there is a place, the sums."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
-    rows, live, cols, mask = _tile(n_rows, n_cols, VEC, ROWS, BLOCK)
-    x = tl.load(_places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
-    total, lost = _row_sums(_terms(x))
+    rows, live, cols, mask = tile(n_rows, n_cols, VEC, ROWS, BLOCK)
+    x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
+    total, lost = row_sums(terms(x))
     if sum_ptr is not None:
         tl.store(sum_ptr + rows, total + lost, live)
     power = _seventh(total, lost)
@@ -107,7 +63,7 @@ def _fwd_kernel(
         for _ in range(3):
             h = tl.where(mask, h * tl.sum(h, 1)[:, None], 0.0)
         y = tl.where(hard[:, None], h.to(C), y)
-    tl.store(_places(y_ptr, rows, n_cols, cols, VEC), y.to(y_ptr.dtype.element_ty), mask)
+    tl.store(places(y_ptr, rows, n_cols, cols, VEC), y.to(y_ptr.dtype.element_ty), mask)
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -117,11 +73,11 @@ def _bwd_kernel(
 ):  # fmt: skip
     """Owns ROWS whole rows: reads dy and x once, writes dx."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
-    rows, live, cols, mask = _tile(n_rows, n_cols, VEC, ROWS, BLOCK)
-    x = tl.load(_places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
-    dy = tl.load(_places(dy_ptr, rows, dy_stride, cols, VEC), mask, other=0.0)
+    rows, live, cols, mask = tile(n_rows, n_cols, VEC, ROWS, BLOCK)
+    x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
+    dy = tl.load(places(dy_ptr, rows, dy_stride, cols, VEC), mask, other=0.0)
     total = tl.load(sum_ptr + rows, live, other=0.0)
-    dot, lost = _row_sums(_terms(dy) * _terms(x))
+    dot, lost = row_sums(terms(dy) * terms(x))
     power = _sixth(total) * total
     shift = 7 * _sixth(total) * (dot + lost)
     dx = dy.to(C) * power.to(C)[:, None] + shift.to(C)[:, None]
@@ -129,7 +85,7 @@ def _bwd_kernel(
     if tl.sum(hard.to(tl.int32), 0) > 0:
         wide = dy.to(tl.float64) * power[:, None] + shift[:, None]
         dx = tl.where(hard[:, None], wide.to(C), dx)
-    tl.store(_places(dx_ptr, rows, n_cols, cols, VEC), dx.to(dx_ptr.dtype.element_ty), mask)
+    tl.store(places(dx_ptr, rows, n_cols, cols, VEC), dx.to(dx_ptr.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -140,17 +96,17 @@ def _sum_of_products(
     total = tl.zeros((BLOCK,), tl.float64)
     lost = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, n_cols, BLOCK):
-        cols, mask = _block(start, n_cols, VEC, BLOCK)
-        v = _terms(tl.load(a_row + cols, mask, other=0.0))
+        cols, mask = block(start, n_cols, VEC, BLOCK)
+        v = terms(tl.load(a_row + cols, mask, other=0.0))
         if b_row is not None:
-            v *= _terms(tl.load(b_row + cols, mask, other=0.0, eviction_policy="evict_first"))
+            v *= terms(tl.load(b_row + cols, mask, other=0.0, eviction_policy="evict_first"))
         v = tl.where(mask, v.to(tl.float64) * factor, 0.0)
         if a_row.dtype.element_ty == tl.float64:
-            total, lost = _add_pairs(total, lost, v, 0.0)
+            total, lost = add_pairs(total, lost, v, 0.0)
         else:
             total += v
     if a_row.dtype.element_ty == tl.float64:
-        whole, rest = tl.reduce((total, lost), 0, _add_pairs)
+        whole, rest = tl.reduce((total, lost), 0, add_pairs)
     else:
         whole = tl.sum(total, 0)
         rest = tl.sum(lost, 0)
@@ -178,7 +134,7 @@ def _fwd_long_kernel(
             factor *= again
     blocks = (n_cols + BLOCK - 1) // BLOCK
     for i in range(blocks):
-        cols, mask = _block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
+        cols, mask = block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
         x = tl.load(x_row + cols, mask, other=0.0, eviction_policy="evict_first")
         y = x.to(C) * factor.to(C)
         if hard:
@@ -203,7 +159,7 @@ def _bwd_long_kernel(
     hard = ~(_fits(power, C) & _fits(shift, C))
     blocks = (n_cols + BLOCK - 1) // BLOCK
     for i in range(blocks):
-        cols, mask = _block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
+        cols, mask = block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
         dy = tl.load(dy_row + cols, mask, other=0.0, eviction_policy="evict_first")
         dx = dy.to(C) * power.to(C) + shift.to(C)
         if hard:

@@ -20,7 +20,7 @@ inline void check_x_weight(const Tensor& x, std::optional<Tensor>& weight, doubl
 // The same; `rstd` comes back contiguous.
 inline void check_dy_rstd(const Tensor& dy, const Tensor& x, Tensor& rstd) {
   kArgs.check_twin("dy", dy, x);
-  kArgs.check_rstd(rstd, x);
+  kArgs.check_statistic("rstd", rstd, x);
 }
 
 }  // namespace fuseline::rms_norm

@@ -15,12 +15,12 @@ const rms::Kernels& kernels() {
   return kernels_default;
 }
 
-// Makes y and, where there is a place for it, rstd (allocate_rstd says what `ones` are).
+// Makes y and, where there is a place for it, rstd (allocate_statistic says what `ones` are).
 Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, double weight_offset,
                Tensor* rstd, size_t ones = 0) {
   check_x_weight(x, weight, weight_offset);
   Tensor y = allocate_like(x);
-  if (rstd) *rstd = allocate_rstd(x, ones);
+  if (rstd) *rstd = allocate_statistic(x, ones);
   rms::forward(kernels(), x, nullptr, weight, eps, nullptr, y, rstd, weight_offset);
   return y;
 }

@@ -259,6 +259,40 @@ inline void store(X* p, const Vector<C>& v, Short part) {
   for (int i = 0; i < part.columns; ++i) p[i] = buffer[i];
 }
 
+// a * b + c, rounded once.
+template <class C>
+inline Vector<C> fused(const Vector<C>& a, const Vector<C>& b, const Vector<C>& c) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(C) == 8) {
+    return bit_cast<Vector<C>>(
+        _mm512_fmadd_pd(bit_cast<__m512d>(a), bit_cast<__m512d>(b), bit_cast<__m512d>(c)));
+  } else {
+    return bit_cast<Vector<C>>(
+        _mm512_fmadd_ps(bit_cast<__m512>(a), bit_cast<__m512>(b), bit_cast<__m512>(c)));
+  }
+#elif defined(__FMA__)
+  if constexpr (sizeof(C) == 8) {
+    return bit_cast<Vector<C>>(
+        _mm256_fmadd_pd(bit_cast<__m256d>(a), bit_cast<__m256d>(b), bit_cast<__m256d>(c)));
+  } else {
+    return bit_cast<Vector<C>>(
+        _mm256_fmadd_ps(bit_cast<__m256>(a), bit_cast<__m256>(b), bit_cast<__m256>(c)));
+  }
+#else
+  if constexpr (sizeof(C) == 8) {
+    Vector<C> sum;
+    for (int i = 0; i < kLanes<C>; ++i) sum[i] = __builtin_fma(a[i], b[i], c[i]);
+    return sum;
+  } else {  // a product of fp32 is exact in fp64
+    using Wide = Lanes<double, kLanes<C>>;
+    return __builtin_convertvector(
+        __builtin_convertvector(a, Wide) * __builtin_convertvector(b, Wide) +
+            __builtin_convertvector(c, Wide),
+        Vector<C>);
+  }
+#endif
+}
+
 // The weight from column i on, with the offset where it is Shifted, or ones, which the compiler
 // drops.
 template <class C, class W, class Part>
@@ -284,21 +318,26 @@ inline Vector<C> plus(const Vector<C>& v, const X* added, int64_t i, Part part) 
   }
 }
 
-// v with zeros where an Overlap repeats columns.
+template <class C>
+inline auto lane_numbers() {
+  using Index = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
+  Lanes<Index, kLanes<C>> numbers;
+  for (int i = 0; i < kLanes<C>; ++i) numbers[i] = i;
+  return numbers;
+}
+
+// v with zeros where an Overlap repeats columns, and where a Short row has none.
 template <class C>
 inline Vector<C> fresh(const Vector<C>& v, Whole) {
   return v;
 }
 template <class C>
-inline Vector<C> fresh(const Vector<C>& v, Short) {
-  return v;
+inline Vector<C> fresh(const Vector<C>& v, Short part) {
+  return lane_numbers<C>() < part.columns ? v : Vector<C>{};
 }
 template <class C>
 inline Vector<C> fresh(const Vector<C>& v, Overlap part) {
-  using Index = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
-  Lanes<Index, kLanes<C>> index;
-  for (int i = 0; i < kLanes<C>; ++i) index[i] = i;
-  return index >= kLanes<C> - part.fresh ? v : Vector<C>{};
+  return lane_numbers<C>() >= kLanes<C> - part.fresh ? v : Vector<C>{};
 }
 
 // The first or the second half of v's lanes. GCC 12 takes 64 bytes apart in memory.

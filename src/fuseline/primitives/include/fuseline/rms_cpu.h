@@ -2,7 +2,6 @@
 // chunks of rows.
 #pragma once
 
-#include <algorithm>
 #include <tuple>
 
 #include "fuseline/core/cpp/norm_args.h"
@@ -49,12 +48,6 @@ inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* resid
   parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
 }
 
-// Rows whose dweight one thread sums in one go. It depends on the shape alone, so that the result
-// does not depend on the number of threads: 64 chunks feed as many threads, and at 256 rows a chunk
-// the sums are 1 % of what is read. Chunks of one row made (64, 65536) fp32 twice as slow as of
-// four (2 cores, 2026-11-20).
-inline int64_t chunk_rows(int64_t rows) { return std::clamp<int64_t>((rows + 63) / 64, 4, 256); }
-
 // dx (plus `added`, if there is one) and dweight, each empty where it is not asked for.
 inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor& dy,
                                            const std::optional<Tensor>& added, const Tensor& x,
@@ -71,11 +64,10 @@ inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor&
   std::optional<Rows> addends;
   if (added && need_dx) addends = rows_of(*added);
   const int64_t n = xs.n;
-  const int64_t chunk = chunk_rows(xs.rows);
-  const int64_t chunks = std::max<int64_t>(1, (xs.rows + chunk - 1) / chunk);
+  const Chunks chunks(xs.rows);
   std::optional<Tensor> scratch;
   if (need_dweight) {
-    const int64_t size = chunks * n;
+    const int64_t size = chunks.count * n;
     scratch = allocate(IntHeaderOnlyArrayRef(&size, 1), ScalarType::Double, device_of(x));
   }
   double* sums = scratch ? static_cast<double*>(scratch->mutable_data_ptr()) : nullptr;
@@ -92,16 +84,14 @@ inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor&
                           xs.stride,
                           weight_offset};
   const BackwardRows rows = pick(kernels.backward, x, weight);
-  parallel(chunks, chunk * n, [&](int64_t first, int64_t last) {
-    for (int64_t c = first; c < last; ++c) {
-      rows(args, c * chunk, std::min(xs.rows, (c + 1) * chunk), sums ? sums + c * n : nullptr);
-    }
+  chunks.each(n, [&](int64_t c, int64_t first, int64_t last) {
+    rows(args, first, last, sums ? sums + c * n : nullptr);
   });
   if (sums) {
     const ReduceColumns reduce = kernels.reduce[static_cast<int>(element_of(dweight))];
     void* out = dweight.mutable_data_ptr();
-    parallel(n, chunks,
-             [&](int64_t first, int64_t last) { reduce(sums, chunks, n, first, last, out); });
+    parallel(n, chunks.count,
+             [&](int64_t first, int64_t last) { reduce(sums, chunks.count, n, first, last, out); });
   }
   return {dx, dweight};
 }

@@ -269,23 +269,6 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
   }
 }
 
-// dweight = the total over chunks. Owns columns [first, last). Reads and overwrites sums, pairwise
-// so that the error grows with the logarithm of the chunks. Writes dweight.
-template <class W>
-void reduce(double* sums, int64_t chunks, int64_t n, int64_t first, int64_t last, void* dweight) {
-  const int64_t columns = last - first;
-  for (int64_t step = 1; step < chunks; step *= 2) {
-    for (int64_t c = 0; c + step < chunks; c += 2 * step) {
-      double* a = sums + c * n + first;
-      const double* b = a + step * n;
-      for (int64_t i = 0; i < columns; ++i) a[i] += b[i];
-    }
-  }
-  each_vector<double>(columns, [=](int64_t i, auto part) {
-    store<double>(static_cast<W*>(dweight) + first + i, load<double>(sums + first + i, part), part);
-  });
-}
-
 template <bool kAdds, class X, class W>
 void forward_pair(const ForwardArgs& args, int64_t first, int64_t last) {
   if (!args.weight) return forward<kAdds, X, Absent>(args, first, last);
@@ -325,7 +308,7 @@ constexpr Kernels kKernels = {
      {nullptr, backward_pair<kAdds, float, float>},
      {nullptr, backward_pair<kAdds, f16, float>, backward_pair<kAdds, f16, f16>},
      {nullptr, backward_pair<kAdds, bf16, float>, nullptr, backward_pair<kAdds, bf16, bf16>}},
-    {reduce<double>, reduce<float>, reduce<f16>, reduce<bf16>}};
+    {sum_chunks<double>, sum_chunks<float>, sum_chunks<f16>, sum_chunks<bf16>}};
 
 // The same of a y in e4m3; forward only, and no f64.
 constexpr Kernels kE4m3Kernels = {

@@ -1,0 +1,272 @@
+// Layer norm over rows, forward and backward, for the instruction set the including file is built
+// for. Everything is in an unnamed namespace and uses no template of the standard library: what the
+// linker merges could carry wider instructions than the processor has.
+#pragma once
+
+#include "fuseline/row_sums.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::layer_norm {
+namespace {
+
+// The sum of two of C.
+template <class C>
+struct Pair {
+  C high, low;
+
+  // a + b, in a type of twice the bits or nearly.
+  template <class Wide>
+  explicit Pair(Wide a, Wide b = 0)
+      : high(static_cast<C>(a + b)), low(static_cast<C>((a - high) + b)) {}
+};
+
+// What a row is normalised by.
+template <class C>
+struct Moments {
+  Pair<C> mean, rstd;
+};
+
+// Asks for x two pages ahead, since the processor's own prefetchers stop at the end of one, and for
+// the place of y, which is written as soon as the row has been read.
+template <class X>
+inline void ask_for(const X* x, X* y) {
+  constexpr int64_t kAhead = 8192 / sizeof(X);
+  __builtin_prefetch(x + kAhead);
+  __builtin_prefetch(y, 1);
+}
+
+// In one pass over x - x[0]: x[0] is one of n elements, so at most sqrt(n - 1) standard deviations
+// off their mean, and the difference of the squares loses at most a factor n of the bits of fp64.
+template <class X>
+inline Moments<float> moments_of(const X* x, X* y, int64_t n, double eps) {
+  const double first = n > 0 ? load<double>(x, Short{1})[0] : 0, count = static_cast<double>(n);
+  const auto sums = sum_several<double, 2, 64>(0, n, [=](int64_t i, auto part) {
+    ask_for(x + i, y + i);
+    const auto v = load<double>(x + i, part) - first;
+    return Several<Vector<double>, 2>{{v, v * v}};
+  });
+  const double mean = sums.of[0] / count, square = sums.of[1] / count - mean * mean;
+  return {Pair<float>(first, mean), Pair<float>(1 / __builtin_sqrt(square + eps))};
+}
+
+// a - b and what the rounding of that loses.
+template <class C>
+inline Several<Vector<C>, 2> difference(const Vector<C>& a, const Vector<C>& b) {
+  const Vector<C> v = a - b, moved = v - a;
+  return {{v, (a - (v - moved)) - (b + moved)}};
+}
+
+// There are no vectors of more than fp64: a rough mean, and the differences from that, their
+// squares and the sums of both with what they lose.
+inline Moments<double> moments_of(const double* x, double* y, int64_t n, double eps) {
+  const double total = sum_row<double>(n, [=](int64_t i, auto part) {
+    ask_for(x + i, y + i);
+    return load<double>(x + i, part);
+  });
+  const double rough = total / static_cast<double>(n);
+  Compensated sum, squares;
+  each_vector<double>(n, [&](int64_t i, auto part) {
+    const auto from_rough = difference<double>(load<double>(x + i, part), Vector<double>{} + rough);
+    const auto v = fresh<double>(from_rough.of[0], part);
+    const auto lost = fresh<double>(from_rough.of[1], part);
+    const auto square = fused<double>(v, v, Vector<double>{});
+    sum.add(v);
+    sum.lost += lost;
+    squares.add(square);
+    squares.lost += fused<double>(v, v, -square) + 2 * v * lost;
+  });
+  const long double mean = sum.total() / n, square = squares.total() / n - mean * mean;
+  return {Pair<double>(static_cast<long double>(rough), mean),
+          Pair<double>(1 / __builtin_sqrtl(square + eps))};
+}
+
+// y = (x - mean) * rstd * w + b, of which the last addition may leave little: up to there xhat has
+// what its roundings lose. Owns one row. Reads x (from cache), weight, bias. Writes y.
+template <class X, class W, class B, class C>
+inline void write_row(const X* x, const W* w, const B* b, X* y, int64_t n, const Moments<C>& row) {
+  using V = Vector<C>;
+  const V mean = V{} + row.mean.high, rest_of_mean = V{} + row.mean.low;
+  const V rstd = V{} + row.rstd.high, rest_of_rstd = V{} + row.rstd.low;
+  each_vector<C>(n, [=](int64_t i, auto part) {
+    const auto v = difference<C>(load<C>(x + i, part), mean);
+    const V xhat = v.of[0] * rstd;
+    const V rest = fused<C>(v.of[1] - rest_of_mean, rstd,
+                            fused<C>(v.of[0], rest_of_rstd, fused<C>(v.of[0], rstd, -xhat)));
+    const V weight = load_weight<C>(w, C{}, i, part);
+    const V bias = plus<C>(V{}, b, i, part);
+    store<C>(y + i, fused<C>(xhat, weight, bias) + rest * weight, part);
+  });
+}
+
+inline long double element(const Absent*, int64_t, long double otherwise) { return otherwise; }
+template <class P>
+inline long double element(const P* parameter, int64_t i, long double) {
+  return load<double>(parameter + i, Short{1})[0];
+}
+
+// The whole of it as it is written, for a row whose rstd or squares C has no place for, be they Inf
+// or NaN. Owns one row. Returns its moments.
+template <class X, class W, class B, class C = Compute<X>>
+__attribute__((noinline)) Moments<C> plain_row(const X* x, const W* w, const B* b, X* y, int64_t n,
+                                               double eps) {
+  long double sum = 0, squares = 0;
+  for (int64_t i = 0; i < n; ++i) sum += element(x, i, 0);
+  const long double mean = sum / n;
+  for (int64_t i = 0; i < n; ++i) {
+    const long double v = element(x, i, 0) - mean;
+    squares += v * v;
+  }
+  const long double rstd = 1 / __builtin_sqrtl(squares / n + eps);
+  for (int64_t i = 0; i < n; ++i) {
+    const long double v = (element(x, i, 0) - mean) * rstd * element(w, i, 1) + element(b, i, 0);
+    store<double>(y + i, Vector<double>{static_cast<double>(v)}, Short{1});
+  }
+  return {Pair<C>(mean), Pair<C>(rstd)};
+}
+
+// Owns rows [first, last). Reads x twice, the second time from cache, weight, bias. Writes y and,
+// if asked for, mean and rstd.
+template <class X, class W, class B>
+void forward(const ForwardArgs& args, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  constexpr C kMost = static_cast<C>(sizeof(X) == 8 ? 1e140 : 1e30);
+  const W* const w = static_cast<const W*>(args.weight);
+  const B* const b = static_cast<const B*>(args.bias);
+  for (int64_t row = first; row < last; ++row) {
+    const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
+    X* const y = static_cast<X*>(args.y) + row * args.n;
+    Moments<C> moments = moments_of(x, y, args.n, args.eps);
+    if (moments.rstd.high <= kMost && moments.rstd.high >= 1 / kMost) {
+      write_row(x, w, b, y, args.n, moments);
+    } else {
+      moments = plain_row(x, w, b, y, args.n, args.eps);
+    }
+    if (!args.mean) continue;
+    static_cast<C*>(args.mean)[row] = moments.mean.high;
+    static_cast<C*>(args.rstd)[row] = moments.rstd.high;
+  }
+}
+
+// A row of the backward. xhat = (x - mean) * rstd - shift, where shift is the mean that the
+// rounding of the saved mean leaves: in fp32 of a mean of 1e4 it may be half of a spread of 1e-3.
+template <class X, class C>
+struct Row {
+  const X* dy;
+  const X* x;
+  C mean, rstd, shift;
+
+  template <class Part>
+  Vector<C> xhat(int64_t i, Part part) const {
+    return (load<C>(x + i, part) - mean) * rstd - shift;
+  }
+};
+
+// The sums over a row of xhat, g = dy * w and g * xhat.
+template <class W, class X, class C>
+inline Several<double, 3> sums_of(const Row<X, C>& row, const W* w, int64_t n) {
+  return sum_several<C, 3, 16>(0, n, [=](int64_t i, auto part) {
+    const auto xhat = row.xhat(i, part);
+    const auto g = load<C>(row.dy + i, part) * load_weight<C>(w, C{}, i, part);
+    return Several<Vector<C>, 3>{{xhat, g, g * xhat}};
+  });
+}
+
+// dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), and the row's shift. Owns one row. Reads dy,
+// x, weight (the second time from cache). Writes dx.
+template <class W, class X, class C>
+inline void backward_dx(Row<X, C>& row, const W* w, X* dx, int64_t n) {
+  const auto sums = sums_of(row, w, n);
+  const double count = static_cast<double>(n);
+  const double shift = sums.of[0] / count, mean = sums.of[1] / count;
+  row.shift = static_cast<C>(shift);
+  const C mean_of_g = static_cast<C>(mean);
+  const C mean_of_product = static_cast<C>(sums.of[2] / count - shift * mean);
+  each_vector<C>(n, [=](int64_t i, auto part) {
+    const auto g = load<C>(row.dy + i, part) * load_weight<C>(w, C{}, i, part);
+    store<C>(dx + i, (g - mean_of_g - row.xhat(i, part) * mean_of_product) * row.rstd, part);
+  });
+}
+
+// dweight += sum of dy * xhat, dbias += sum of dy. Owns R rows. Reads dy, x (from cache, after
+// backward_dx). Writes those of dweight and dbias, the sums of this chunk, that are not null.
+template <int R, class X, class C>
+inline void backward_parameters(const Row<X, C>* rows, int64_t n, double* dweight, double* dbias) {
+  each_vector<C>(n, [=](int64_t i, auto part) {
+    Vector<C> products = {}, sum = {};
+    for (int r = 0; r < R; ++r) {
+      const auto dy = load<C>(rows[r].dy + i, part);
+      if (dweight) products += dy * rows[r].xhat(i, part);
+      sum += dy;
+    }
+    if (dweight) add_to<C>(dweight + i, fresh<C>(products, part), part);
+    if (dbias) add_to<C>(dbias + i, fresh<C>(sum, part), part);
+  });
+}
+
+// Owns rows [first, last), four at a time: their sum is taken in C, the sum of such sums in fp64.
+// Reads dy, x, mean, rstd, weight. Writes dx, dweight and dbias, whichever is asked for.
+template <class X, class W>
+void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dweight,
+              double* dbias) {
+  using C = Compute<X>;
+  constexpr int kGroup = 4;
+  const int64_t n = args.n;
+  const W* const w = static_cast<const W*>(args.weight);
+  const C* const rstd = static_cast<const C*>(args.rstd);
+  if (dweight) std::memset(dweight, 0, n * sizeof(double));
+  if (dbias) std::memset(dbias, 0, n * sizeof(double));
+  for (int64_t row = first; row < last; row += kGroup) {
+    const int count = static_cast<int>(last - row < kGroup ? last - row : kGroup);
+    Row<X, C> rows[kGroup];
+    for (int r = 0; r < count; ++r) {
+      // One element is its own mean, whatever it is: 0 keeps the roundings of g out of dx.
+      rows[r] = {static_cast<const X*>(args.dy) + (row + r) * args.dy_stride,
+                 static_cast<const X*>(args.x) + (row + r) * args.x_stride,
+                 static_cast<const C*>(args.mean)[row + r], n == 1 ? 0 : rstd[row + r], 0};
+      if (args.dx) {
+        backward_dx(rows[r], w, static_cast<X*>(args.dx) + (row + r) * n, n);
+      } else if (dweight) {
+        rows[r].shift = static_cast<C>(sums_of(rows[r], w, n).of[0] / static_cast<double>(n));
+      }
+    }
+    if (!dweight && !dbias) continue;
+    if (count == kGroup) {
+      backward_parameters<kGroup>(rows, n, dweight, dbias);
+      continue;
+    }
+    for (int r = 0; r < count; ++r) backward_parameters<1>(rows + r, n, dweight, dbias);
+  }
+}
+
+template <class X, class W, class B>
+void forward_pair(const ForwardArgs& args, int64_t first, int64_t last) {
+  if (args.weight && args.bias) return forward<X, W, B>(args, first, last);
+  if (args.weight) return forward<X, W, Absent>(args, first, last);
+  if (args.bias) return forward<X, Absent, B>(args, first, last);
+  forward<X, Absent, Absent>(args, first, last);
+}
+
+template <class X, class W>
+void backward_pair(const BackwardArgs& args, int64_t first, int64_t last, double* dweight,
+                   double* dbias) {
+  args.weight ? backward<X, W>(args, first, last, dweight, dbias)
+              : backward<X, Absent>(args, first, last, dweight, dbias);
+}
+
+constexpr Kernels kKernels = {
+    {{{forward_pair<double, double, double>, forward_pair<double, double, float>},
+      {forward_pair<double, float, double>, forward_pair<double, float, float>}},
+     {{forward_pair<float, float, float>, forward_pair<float, float, float>},
+      {forward_pair<float, float, float>, forward_pair<float, float, float>}},
+     {{forward_pair<f16, f16, f16>, forward_pair<f16, f16, float>},
+      {forward_pair<f16, float, f16>, forward_pair<f16, float, float>}},
+     {{forward_pair<bf16, bf16, bf16>, forward_pair<bf16, bf16, float>},
+      {forward_pair<bf16, float, bf16>, forward_pair<bf16, float, float>}}},
+    {{backward_pair<double, double>, backward_pair<double, float>},
+     {backward_pair<float, float>, backward_pair<float, float>},
+     {backward_pair<f16, f16>, backward_pair<f16, float>},
+     {backward_pair<bf16, bf16>, backward_pair<bf16, float>}},
+    {sum_chunks<double>, sum_chunks<float>, sum_chunks<f16>, sum_chunks<bf16>}};
+
+}  // namespace
+}  // namespace fuseline::layer_norm

@@ -1,0 +1,250 @@
+"""The contract of layer_norm: schemas, fakes, gradients, and the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import arguments, contract, operator
+from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.layout import as_rows, dense
+from fuseline.ops.layer_norm import impl_eager
+from fuseline.primitives import rms
+from fuseline.primitives.rms import statistics_dtype
+
+_NAME = "layer_norm"
+Wrap = Callable[[Any], Any]
+Three = tuple[Tensor, Tensor, Tensor]
+
+
+def layer_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    impl: str = "auto",
+) -> Tensor:
+    """Layer norm over the last dimension.
+
+    y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias, var(x) = mean((x - mean(x))^2)
+
+    x       (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless
+            the last stride is 1 and the leading dimensions collapse to one row stride.
+    weight  (N,), of x's dtype or float32; None: 1.
+    bias    as weight, whatever that is; None: 0.
+    eps     not negative.
+    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: a mean that is
+            large beside the spread costs it digits).
+
+    Returns y, contiguous, with x's shape and dtype, rounded once; exact to a rounding also where
+    the mean is 10^7 times the spread (float64: 10^10). Saved for backward: x, weight, bias, mean,
+    rstd. Deterministic, gradients included.
+    Raises TypeError (dtype), ValueError (shape, device, eps, impl) or RuntimeError (an
+    implementation that cannot run here) before anything is launched.
+    Source: Ba, Kiros and Hinton, Layer Normalization, 2016.
+    """
+    if type(eps) is not float or not eps >= 0.0:
+        eps = validate(x, weight, bias, eps)
+    y: Tensor = operator.call(SELECTOR, validate, layer_norm, impl, x, weight, bias, eps)
+    return y
+
+
+def validate(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> float:
+    """Refuses what no implementation takes, naming the argument; returns eps."""
+    _validate_tensors(x, weight, bias)
+    return arguments.require_eps(_NAME, eps, x)
+
+
+def _validate_tensors(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> None:
+    arguments.require_rows(_NAME, x)
+    arguments.require_weight(_NAME, weight, x)
+    arguments.require_weight(_NAME, bias, x, own="bias")
+
+
+def _validate_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor) -> None:
+    _validate_tensors(x, weight)
+    arguments.require_exactly(_NAME, "dy", dy, x.shape, x.dtype, x.device)
+    for name, t in (("mean", mean), ("rstd", rstd)):
+        arguments.require_exactly(_NAME, name, t, x.shape[:-1], statistics_dtype(x), x.device)
+
+
+def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    _validate_tensors(x, weight, bias)
+    return x.new_empty(x.shape)
+
+
+def _fake_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Three:
+    y = _fake(x, weight, bias, eps)
+    mean, rstd = (x.new_empty(x.shape[:-1], dtype=statistics_dtype(x)) for _ in range(2))
+    return y, mean, rstd
+
+
+def _fake_bwd(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    need_dx: bool,
+    need_dweight: bool,
+    need_dbias: bool,
+) -> Three:
+    _validate_bwd(dy, x, weight, mean, rstd)
+    parameter = rstd if weight is None else weight
+    return (
+        x.new_empty(x.shape if need_dx else (0,)),
+        x.new_empty((0,)) if weight is None or not need_dweight else weight.new_empty(weight.shape),
+        parameter.new_empty(x.shape[-1:]) if need_dbias else x.new_empty((0,)),
+    )
+
+
+def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """The norm, whose parameters may be any that broadcast: the root-mean-square one of x - mean.
+
+    The mean is taken twice: a large one's rounding is found as the mean of what it leaves.
+    """
+    h = x.to(statistics_dtype(x))
+    for _ in range(2):
+        h = h - h.mean(-1, keepdim=True)
+    y = rms.normalised(h, weight, eps)
+    return (y if bias is None else y + bias).to(x.dtype)
+
+
+def decomposed(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    _validate_tensors(x, weight, bias)
+    return _normalised(x, weight, bias, eps)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class LayerNorm(torch.autograd.Function):
+        @staticmethod
+        def forward(
+            ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+        ) -> Tensor:
+            y: Tensor
+            y, mean, rstd = fwd(x, weight, bias, eps)
+            ctx.save_for_backward(x, weight, bias, mean, rstd)
+            ctx.eps = eps
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+            x, weight, bias, mean, rstd = ctx.saved_tensors
+            if contract.wants_graph((dy, x, weight, bias)):
+                return contract.differentiable_backward(
+                    decomposed, (x, weight, bias, ctx.eps), ctx.needs_input_grad, dy
+                )
+            need_dx, need_dweight, need_dbias, _ = ctx.needs_input_grad
+            wide = weight
+            if need_dbias and weight is not None:  # of whose dtype dbias comes
+                wide = weight.to(torch.promote_types(weight.dtype, bias.dtype))
+            dx, dweight, dbias = bwd(dy, x, wide, mean, rstd, need_dx, need_dweight, need_dbias)
+            return (
+                dx if need_dx else None,
+                dweight.to(weight.dtype) if need_dweight else None,
+                dbias.to(bias.dtype) if need_dbias else None,
+                None,
+            )
+
+    return LayerNorm
+
+
+def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
+    def rule(
+        info: Any, in_dims: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+    ) -> Any:
+        x_dim, *dims, _ = in_dims
+        parameters = tuple(zip((weight, bias), dims, strict=True))
+        if info.batch_size:
+            _validate_tensors(
+                one(x, x_dim), *(p if p is None else one(p, d) for p, d in parameters)
+            )
+        x = in_front(x, x_dim, info.batch_size)
+        if all(p is None or d is None for p, d in parameters):
+            return op(x, weight, bias, eps), 0
+        weight, bias = (
+            p if p is None or d is None else weight_in_front(p, d, x.dim()) for p, d in parameters
+        )
+        return _normalised(x, weight, bias, eps), 0
+
+    return rule
+
+
+CONTRACT = contract.Contract(
+    name=_NAME,
+    args="Tensor x, Tensor? weight, Tensor? bias, float eps",
+    fwd_returns="(Tensor, Tensor, Tensor)",
+    bwd_args=(
+        "Tensor dy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd, bool need_dx, "
+        "bool need_dweight, bool need_dbias"
+    ),
+    bwd_returns="(Tensor, Tensor, Tensor)",
+    fake=_fake,
+    fake_fwd=_fake_fwd,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=_vmap,
+)
+
+
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
+    from fuseline.ops.layer_norm import impl_triton
+
+    return impl_triton
+
+
+def _triton_run(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
+) -> Tensor:
+    _validate_tensors(x, weight, bias)
+    y: Tensor = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=False, wrap=wrap)[0]
+    return y.view(x.shape)
+
+
+def _triton_fwd(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
+) -> Three:
+    _validate_tensors(x, weight, bias)
+    y, *saved = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=True, wrap=wrap)
+    mean, rstd = (t.view(x.shape[:-1]) for t in saved)
+    return y.view(x.shape), mean, rstd
+
+
+def _triton_bwd(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    need_dx: bool,
+    need_dweight: bool,
+    need_dbias: bool,
+    wrap: Wrap | None = None,
+) -> Three:
+    _validate_bwd(dy, x, weight, mean, rstd)
+    need_dweight = need_dweight and weight is not None
+    statistics = (mean.reshape(-1), rstd.reshape(-1))
+    dx, *rest = _triton().bwd(
+        as_rows(dy), as_rows(x), dense(weight), *statistics, need_dx, need_dweight, need_dbias,
+        wrap=wrap,
+    )  # fmt: skip
+    dweight, dbias = (x.new_empty((0,)) if t is None else t for t in rest)
+    return x.new_empty((0,)) if dx is None else dx.view(x.shape), dweight, dbias
+
+
+def _eager(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    validate(x, weight, bias, eps)
+    return impl_eager.layer_norm(x, weight, bias, eps).contiguous()
+
+
+_TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
+contract.lend_backward(CONTRACT, _TRITON)
