@@ -79,9 +79,22 @@ def test_exp_at_its_ends(library, dtype):
     np.testing.assert_array_equal(call(library, "exp", x), np.array(want, dtype))
 
 
-def test_log(library):
-    random = np.random.default_rng()
-    for x in (random.uniform(1, 4, 300_000), 1 + 2.0 ** random.uniform(-52, 60, 300_000)):
-        assert worst(call(library, "log", x), np.log(wide(x))) <= 1
-    x = np.array([1.0, 2.0, np.nan])
-    np.testing.assert_array_equal(call(library, "log", x), [0.0, np.log(2.0), np.nan])
+# The fp64 of less than 1e5 that is closest to a multiple of pi / 2, and its sine's and cosine's.
+CLOSEST = 0x16C6CBC45DC8DE * 2.0**-47
+NEAREST = {"sin": (8 * CLOSEST, 4.951845092706862e-18), "cos": (CLOSEST, -6.189806365883577e-19)}
+
+
+@pytest.mark.parametrize("name", NEAREST)
+def test_sin_and_cos(library, name):
+    oracle = getattr(np, name)
+    for low, high in ((0.0, 0.8), (0.8, 1e5), (1e5, 3e38)):
+        x = floats_between(low, high)
+        x[::2] *= -1
+        assert worst(call(library, name, x), oracle(wide(x))) <= 1
+    for most in (0.8, 10.0, 1e5, 1e9):
+        x = np.random.default_rng().uniform(-most, most, 300_000)
+        assert worst(call(library, name, x), oracle(wide(x))) <= 1.5
+    x, want = (np.array([v]) for v in NEAREST[name])
+    assert worst(call(library, name, x), wide(want)) <= 1.5
+    x = np.array([np.inf, -np.inf, np.nan], np.float32)
+    assert np.isnan(call(library, name, x)).all()

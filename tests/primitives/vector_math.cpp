@@ -23,7 +23,5 @@ void each(const C* x, C* y, int64_t n, const F& f) {
   }
 
 EXPORT(exp)
-
-extern "C" void log_double(const double* x, double* y, int64_t n) {
-  each(x, y, n, [](const auto& v) { return fuseline::vlog(v); });
-}
+EXPORT(sin)
+EXPORT(cos)

@@ -13,20 +13,27 @@ DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
 
 
-def require_rows(
+def require_tensor(
     op: str, x: Tensor, name: str = "x", dtypes: tuple[torch.dtype, ...] = DTYPES
 ) -> None:
-    """Refuses an x (called `name`) that is not (..., N) of one of the dtypes."""
+    """Refuses an x (called `name`) that is no strided tensor of one of the dtypes."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{op}: {name} is a {type(x).__name__}, expected a torch.Tensor")
     have = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     if x.dtype not in dtypes:
         raise TypeError(f"{op}: {name} has dtype {x.dtype}, expected one of: {have}")
+    _require_strided(op, name, x)
+
+
+def require_rows(
+    op: str, x: Tensor, name: str = "x", dtypes: tuple[torch.dtype, ...] = DTYPES
+) -> None:
+    """Refuses an x (called `name`) that is not (..., N) of one of the dtypes."""
+    require_tensor(op, x, name, dtypes)
     if x.dim() == 0:
         raise ValueError(
             f"{op}: {name} is a scalar (0 dimensions), expected at least one dimension"
         )
-    _require_strided(op, name, x)
 
 
 def require_like(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") -> None:

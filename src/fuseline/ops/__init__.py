@@ -3,9 +3,12 @@
 from fuseline.ops.add_rms_norm import add_rms_norm
 from fuseline.ops.bias_dropout_add import bias_dropout_add
 from fuseline.ops.double_softmax import double_softmax
+from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
+from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_reduction
 from fuseline.ops.layer_norm import layer_norm
 from fuseline.ops.log_softmax import log_softmax
 from fuseline.ops.norm_chain import norm_chain
+from fuseline.ops.pointwise_chain import pointwise_chain
 from fuseline.ops.rms_norm import rms_norm
 from fuseline.ops.rms_norm_fp8 import rms_norm_fp8
 from fuseline.ops.softmax import softmax
@@ -15,9 +18,12 @@ __all__ = [
     "add_rms_norm",
     "bias_dropout_add",
     "double_softmax",
+    "horizontal_reduction_pointwise",
+    "horizontal_reduction_reduction",
     "layer_norm",
     "log_softmax",
     "norm_chain",
+    "pointwise_chain",
     "rms_norm",
     "rms_norm_fp8",
     "softmax",

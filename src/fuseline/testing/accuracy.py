@@ -321,7 +321,7 @@ def _widen(tensor: Tensor) -> Any:
 
 
 def _narrow(array: Any) -> Tensor:
-    return torch.from_numpy(array.astype("float64"))
+    return torch.as_tensor(array.astype("float64"))  # of no dimensions: a scalar, no array
 
 
 def _normal_like(output: Tensor, generator: torch.Generator) -> Tensor:

@@ -259,6 +259,16 @@ inline void store(X* p, const Vector<C>& v, Short part) {
   for (int i = 0; i < part.columns; ++i) p[i] = buffer[i];
 }
 
+template <class C, class X>
+inline C load_scalar(const X* p) {
+  return load<C>(p, Short{1})[0];
+}
+
+template <class X>
+inline void store_scalar(X* p, double v) {
+  store<double>(p, Vector<double>{v}, Short{1});
+}
+
 // a * b + c, rounded once.
 template <class C>
 inline Vector<C> fused(const Vector<C>& a, const Vector<C>& b, const Vector<C>& c) {

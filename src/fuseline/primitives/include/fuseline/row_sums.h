@@ -127,6 +127,35 @@ long double sum_compensated(int64_t n, const Term& term) {
   return sum.total();
 }
 
+// Asks for what a pass over rows comes to soon. Two pages: the processor's own prefetchers stop at
+// the end of one.
+template <class X>
+inline void prefetch_ahead(const X* p) {
+  __builtin_prefetch(p + 8192 / sizeof(X));
+}
+
+// The sum of a row that is passed over for something else too: in fp64, of fp64 with what its
+// additions lose.
+template <class C>
+struct RowSum {
+  Vector<double> parts[kParts<C>] = {};
+
+  void add(const Vector<C>& v) {
+    for (int part = 0; part < kParts<C>; ++part) parts[part] += widen<C>(v, part);
+  }
+  double total() const { return sum_halves<kLanes<double>>(parts[0] + parts[1]); }
+};
+template <>
+struct RowSum<double> {
+  Compensated sum;
+
+  void add(const Vector<double>& v) { sum.add(v); }
+  double total() const {
+    const double plain = sum_halves<kLanes<double>>(sum.sum);
+    return plain - plain == 0 ? static_cast<double>(sum.total()) : plain;  // Inf loses NaN
+  }
+};
+
 // out = the total over chunks of rows, each of which has n sums. Owns columns [first, last). Reads
 // and overwrites sums, pairwise so that the error grows with the logarithm of the chunks. Writes
 // out.

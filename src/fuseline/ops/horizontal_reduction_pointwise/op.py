@@ -1,0 +1,132 @@
+"""The contract of horizontal_reduction_pointwise: schemas, gradients, the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import arguments, contract, operator
+from fuseline.core.layout import as_rows
+from fuseline.ops.horizontal_reduction_pointwise import impl_eager
+
+_NAME = "horizontal_reduction_pointwise"
+Pair = tuple[Tensor, Tensor]
+
+
+def horizontal_reduction_pointwise(x: Tensor, impl: str = "auto") -> Pair:
+    """Sum over the last dimension, and cosine, from one read of x.
+
+    sum = sum(x, -1), cos = cos(x).
+
+    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless the
+          last stride is 1 and the leading dimensions collapse to one row stride.
+    impl  "auto", or one of "cpu", "triton", "eager" (the two operations).
+
+    Returns (sum, cos), contiguous, of x's dtype, rounded once; sum has x's shape without its last
+    dimension, cos has x's. The sum is in float64 (float64: with what its additions lose; half types
+    may take blocks of it in float32). Saved for backward: x. Deterministic, gradients included.
+    Raises TypeError (dtype), ValueError (shape, impl) or RuntimeError (an implementation that
+    cannot run here) before anything is launched.
+    Source: the horizontal fusion of sum and cos in "Unit Test for Fusion", whose x has two
+    dimensions.
+    """
+    outputs: Pair = operator.call(SELECTOR, validate, horizontal_reduction_pointwise, impl, x)
+    return outputs
+
+
+def validate(x: Tensor) -> None:
+    """Refuses what no implementation takes."""
+    arguments.require_rows(_NAME, x)
+
+
+def _validate_bwd(dsum: Tensor, dcos: Tensor, x: Tensor) -> None:
+    validate(x)
+    arguments.require_exactly(_NAME, "dsum", dsum, x.shape[:-1], x.dtype, x.device)
+    arguments.require_exactly(_NAME, "dcos", dcos, x.shape, x.dtype, x.device)
+
+
+def _fake(x: Tensor) -> Pair:
+    validate(x)
+    return x.new_empty(x.shape[:-1]), x.new_empty(x.shape)
+
+
+def _fake_bwd(dsum: Tensor, dcos: Tensor, x: Tensor) -> Tensor:
+    _validate_bwd(dsum, dcos, x)
+    return x.new_empty(x.shape)
+
+
+def decomposed(x: Tensor) -> Pair:
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    validate(x)
+    # Widened, so that the two gradients of x are added before they are rounded.
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.sum(wide, -1).to(x.dtype), torch.cos(wide).to(x.dtype)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class HorizontalReductionPointwise(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Pair:
+            ctx.save_for_backward(x)
+            outputs: Pair = fwd(x)
+            return outputs
+
+        @staticmethod
+        def backward(ctx: Any, dsum: Tensor, dcos: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            if contract.wants_graph((dsum, dcos, x)):
+                needs = ctx.needs_input_grad
+                return contract.differentiable_backward(decomposed, (x,), needs, dsum, dcos)
+            return bwd(dsum, dcos, x)
+
+    return HorizontalReductionPointwise
+
+
+CONTRACT = contract.Contract(
+    name=_NAME,
+    args="Tensor x",
+    returns="(Tensor, Tensor)",
+    bwd_args="Tensor dsum, Tensor dcos, Tensor x",
+    bwd_returns="Tensor",
+    fake=_fake,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=operator.vmap_over_rows(validate),
+)
+
+
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
+    from fuseline.ops.horizontal_reduction_pointwise import impl_triton
+
+    return impl_triton
+
+
+def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Pair:
+    validate(x)
+    total, cos = _triton().fwd(as_rows(x), wrap=wrap)
+    return total.view(x.shape[:-1]), cos.view(x.shape)
+
+
+def _triton_bwd(
+    dsum: Tensor, dcos: Tensor, x: Tensor, wrap: Callable[[Any], Any] | None = None
+) -> Tensor:
+    _validate_bwd(dsum, dcos, x)
+    dx: Tensor = _triton().bwd(dsum.reshape(-1), as_rows(dcos), as_rows(x), wrap=wrap)
+    return dx.view(x.shape)
+
+
+def _eager(x: Tensor) -> Pair:
+    validate(x)
+    total, cos = impl_eager.horizontal_reduction_pointwise(x)
+    return total.contiguous(), cos.contiguous()
+
+
+_TRITON = contract.Kernels(run=_triton_run, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)

@@ -1,0 +1,159 @@
+"""The contract of horizontal_reduction_reduction: schemas, gradients, the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import arguments, contract, operator
+from fuseline.core.layout import as_rows
+from fuseline.ops.horizontal_reduction_reduction import impl_eager
+
+_NAME = "horizontal_reduction_reduction"
+Pair = tuple[Tensor, Tensor]
+
+
+def horizontal_reduction_reduction(x: Tensor, impl: str = "auto") -> Pair:
+    """Sum and largest element over the last dimension, from one read of x.
+
+    sum = sum(x, -1), amax = max(x, -1).
+
+    x     (..., N) with N > 0, float64, float32, float16 or bfloat16; any layout. One copy is made
+          unless the last stride is 1 and the leading dimensions collapse to one row stride.
+    impl  "auto", or one of "cpu", "triton", "eager" (the two operations).
+
+    Returns (sum, amax), contiguous, of x's dtype and x's shape without its last dimension. The sum
+    is rounded once, from float64 (float64: with what its additions lose; half types may take blocks
+    of it in float32). The gradient of amax is shared evenly by all elements that are as large, as
+    in torch. Saved for backward: x, amax and the number of these. Deterministic, gradients
+    included.
+    Raises TypeError (dtype), ValueError (shape, impl) or RuntimeError (an implementation that
+    cannot run here) before anything is launched.
+    Source: the horizontal fusion of sum and amax in "Unit Test for Fusion", whose x has two
+    dimensions.
+    """
+    outputs: Pair = operator.call(SELECTOR, validate, horizontal_reduction_reduction, impl, x)
+    return outputs
+
+
+def validate(x: Tensor) -> None:
+    """Refuses what no implementation takes."""
+    arguments.require_rows(_NAME, x)
+    if x.shape[-1] == 0:
+        raise ValueError(
+            f"{_NAME}: x has shape {tuple(x.shape)}, expected at least one column to be the largest"
+        )
+
+
+def _validate_bwd(dsum: Tensor, damax: Tensor, x: Tensor, amax: Tensor, count: Tensor) -> None:
+    validate(x)
+    for name, t in (("dsum", dsum), ("damax", damax), ("amax", amax)):
+        arguments.require_exactly(_NAME, name, t, x.shape[:-1], x.dtype, x.device)
+    arguments.require_exactly(_NAME, "count", count, x.shape[:-1], torch.float64, x.device)
+
+
+def _fake(x: Tensor) -> Pair:
+    validate(x)
+    return x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
+
+
+def _fake_fwd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    return *_fake(x), x.new_empty(x.shape[:-1], dtype=torch.float64)
+
+
+def _fake_bwd(dsum: Tensor, damax: Tensor, x: Tensor, amax: Tensor, count: Tensor) -> Tensor:
+    _validate_bwd(dsum, damax, x, amax, count)
+    return x.new_empty(x.shape)
+
+
+def decomposed(x: Tensor) -> Pair:
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    validate(x)
+    # Widened, so that the two gradients of x are added before they are rounded.
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.sum(wide, -1).to(x.dtype), torch.amax(wide, -1).to(x.dtype)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class HorizontalReductionReduction(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Pair:
+            total, amax, count = fwd(x)
+            ctx.save_for_backward(x, amax, count)
+            return total, amax
+
+        @staticmethod
+        def backward(ctx: Any, dsum: Tensor, damax: Tensor) -> Any:
+            x, amax, count = ctx.saved_tensors
+            if contract.wants_graph((dsum, damax, x)):
+                needs = ctx.needs_input_grad
+                return contract.differentiable_backward(decomposed, (x,), needs, dsum, damax)
+            return bwd(dsum, damax, x, amax, count)
+
+    return HorizontalReductionReduction
+
+
+CONTRACT = contract.Contract(
+    name=_NAME,
+    args="Tensor x",
+    returns="(Tensor, Tensor)",
+    fwd_returns="(Tensor, Tensor, Tensor)",
+    bwd_args="Tensor dsum, Tensor damax, Tensor x, Tensor amax, Tensor count",
+    bwd_returns="Tensor",
+    fake=_fake,
+    fake_fwd=_fake_fwd,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=operator.vmap_over_rows(validate),
+)
+
+
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
+    from fuseline.ops.horizontal_reduction_reduction import impl_triton
+
+    return impl_triton
+
+
+def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Pair:
+    validate(x)
+    total, amax, _ = _triton().fwd(as_rows(x), save_count=False, wrap=wrap)
+    return total.view(x.shape[:-1]), amax.view(x.shape[:-1])
+
+
+def _triton_fwd(
+    x: Tensor, wrap: Callable[[Any], Any] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    validate(x)
+    outputs = _triton().fwd(as_rows(x), save_count=True, wrap=wrap)
+    total, amax, count = (t.view(x.shape[:-1]) for t in outputs)
+    return total, amax, count
+
+
+def _triton_bwd(
+    dsum: Tensor,
+    damax: Tensor,
+    x: Tensor,
+    amax: Tensor,
+    count: Tensor,
+    wrap: Callable[[Any], Any] | None = None,
+) -> Tensor:
+    _validate_bwd(dsum, damax, x, amax, count)
+    flat = (dsum.reshape(-1), damax.reshape(-1), as_rows(x), amax.reshape(-1), count.reshape(-1))
+    dx: Tensor = _triton().bwd(*flat, wrap=wrap)
+    return dx.view(x.shape)
+
+
+def _eager(x: Tensor) -> Pair:
+    validate(x)
+    return impl_eager.horizontal_reduction_reduction(x)
+
+
+_TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)

@@ -1,0 +1,48 @@
+// The CPU kernels of the pointwise_chain operators.
+#include "fuseline/core/cpp/isa.h"
+#include "fuseline/rows_cpu.h"
+#include "impl_args.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::pointwise_chain {
+namespace {
+
+const Kernels& kernels() {
+#ifdef __x86_64__
+  if (isa() == Isa::avx512) return kernels_avx512;
+  if (isa() == Isa::avx2) return kernels_avx2;
+#endif
+  return kernels_default;
+}
+
+Tensor forward(const Tensor& x) {
+  kArgs.check_tensor(x);
+  const Tensor in = counted_contiguous(x);
+  Tensor y = allocate_like(x);
+  const auto chain = kernels().forward[static_cast<int>(element_of(x))];
+  const void* from = in.const_data_ptr();
+  void* to = y.mutable_data_ptr();
+  parallel(x.numel(), 1, [=](int64_t first, int64_t last) { chain(from, to, first, last); });
+  return y;
+}
+
+Tensor backward(const Tensor& dy, const Tensor& x) {
+  kArgs.check_tensor(x);
+  kArgs.check_twin("dy", dy, x);
+  const Tensor dys = counted_contiguous(dy), xs = counted_contiguous(x);
+  Tensor dx = allocate_like(x);
+  const auto slope = kernels().backward[static_cast<int>(element_of(x))];
+  const void *of_y = dys.const_data_ptr(), *from = xs.const_data_ptr();
+  void* to = dx.mutable_data_ptr();
+  parallel(x.numel(), 1, [=](int64_t first, int64_t last) { slope(of_y, from, to, first, last); });
+  return dx;
+}
+
+}  // namespace
+}  // namespace fuseline::pointwise_chain
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
+  m.impl("pointwise_chain", TORCH_BOX(&fuseline::pointwise_chain::forward));
+  m.impl("_pointwise_chain", TORCH_BOX(&fuseline::pointwise_chain::forward));
+  m.impl("_pointwise_chain_bwd", TORCH_BOX(&fuseline::pointwise_chain::backward));
+}

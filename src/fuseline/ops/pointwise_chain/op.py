@@ -1,0 +1,123 @@
+"""The contract of pointwise_chain: schemas, fakes, gradients, and the public function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import arguments, contract, operator
+from fuseline.core.layout import dense
+from fuseline.ops.pointwise_chain import impl_eager
+
+_NAME = "pointwise_chain"
+
+
+def pointwise_chain(x: Tensor, impl: str = "auto") -> Tensor:
+    """Four pointwise steps: cos, mul, max and add.
+
+    y = max(x * c, c) + x * c, where c = cos(x).
+
+    x     any shape, float64, float32, float16 or bfloat16; any layout. One copy is made unless it
+          is contiguous.
+    impl  "auto", or one of "cpu", "triton", "eager" (the plain formula, which rounds four times).
+
+    Returns y, contiguous, with x's shape and dtype, rounded once; computed in float32 (float64:
+    float64). Where x * c equals c, at x = 1 alone, the gradient of max goes to each by half, as in
+    torch. Saved for backward: x. Deterministic, gradients included.
+    Raises TypeError (dtype), ValueError (impl) or RuntimeError (an implementation that cannot run
+    here) before anything is launched.
+    Source: the pointwise chain of "Unit Test for Fusion".
+    """
+    y: Tensor = operator.call(SELECTOR, validate, pointwise_chain, impl, x)
+    return y
+
+
+def validate(x: Tensor) -> None:
+    """Refuses what no implementation takes."""
+    arguments.require_tensor(_NAME, x)
+
+
+def _validate_bwd(dy: Tensor, x: Tensor) -> None:
+    validate(x)
+    arguments.require_exactly(_NAME, "dy", dy, x.shape, x.dtype, x.device)
+
+
+def _fake(x: Tensor) -> Tensor:
+    validate(x)
+    return x.new_empty(x.shape)
+
+
+def _fake_bwd(dy: Tensor, x: Tensor) -> Tensor:
+    _validate_bwd(dy, x)
+    return x.new_empty(x.shape)
+
+
+def decomposed(x: Tensor) -> Tensor:
+    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    validate(x)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return impl_eager.pointwise_chain(wide).to(x.dtype)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class PointwiseChain(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.save_for_backward(x)
+            y: Tensor = fwd(x)
+            return y
+
+        @staticmethod
+        def backward(ctx: Any, dy: Tensor) -> Any:
+            (x,) = ctx.saved_tensors
+            if contract.wants_graph((dy, x)):
+                return contract.differentiable_backward(decomposed, (x,), ctx.needs_input_grad, dy)
+            return bwd(dy, x)
+
+    return PointwiseChain
+
+
+CONTRACT = contract.Contract(
+    name=_NAME,
+    args="Tensor x",
+    bwd_args="Tensor dy, Tensor x",
+    bwd_returns="Tensor",
+    fake=_fake,
+    fake_bwd=_fake_bwd,
+    decomposed=decomposed,
+    function=_function,
+    vmap=operator.vmap_over_rows(validate),
+)
+
+
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
+    from fuseline.ops.pointwise_chain import impl_triton
+
+    return impl_triton
+
+
+def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
+    validate(x)
+    y: Tensor = _triton().fwd(dense(x), wrap=wrap)
+    return y
+
+
+def _triton_bwd(dy: Tensor, x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
+    _validate_bwd(dy, x)
+    dx: Tensor = _triton().bwd(dense(dy), dense(x), wrap=wrap)
+    return dx
+
+
+def _eager(x: Tensor) -> Tensor:
+    validate(x)
+    return impl_eager.pointwise_chain(x).contiguous()
+
+
+_TRITON = contract.Kernels(run=_triton_run, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
