@@ -24,6 +24,11 @@ inline bool same_sizes(IntHeaderOnlyArrayRef a, IntHeaderOnlyArrayRef b) {
   return true;
 }
 
+// The sizes of x but the last.
+inline IntHeaderOnlyArrayRef sizes_of_rows(const Tensor& x) {
+  return {x.sizes().data(), x.sizes().size() - 1};
+}
+
 // Whether `t` has the sizes of x but the last, and perhaps ones after them.
 inline bool has_one_a_row(IntHeaderOnlyArrayRef t, IntHeaderOnlyArrayRef x) {
   const size_t rows = x.size() - 1;
@@ -39,12 +44,16 @@ struct NormArgs {
   const char* op;
   const char* x = "x";
 
+  void check_tensor(const Tensor& t) const {
+    STD_TORCH_CHECK(is_strided(t), op, ": ", x, " must be a dense strided tensor");
+    STD_TORCH_CHECK(is_supported(t.scalar_type()), op, ": ", x,
+                    " must be float64, float32, float16 or bfloat16");
+  }
+
   void check_rows(const Tensor& rows) const {
-    STD_TORCH_CHECK(is_strided(rows), op, ": ", x, " must be a dense strided tensor");
+    check_tensor(rows);
     STD_TORCH_CHECK(rows.dim() >= 1, op, ": ", x,
                     " must have at least one dimension, got a scalar");
-    STD_TORCH_CHECK(is_supported(rows.scalar_type()), op, ": ", x,
-                    " must be float64, float32, float16 or bfloat16");
   }
 
   // Refuses a tensor `name` that is not of the dtype and device of the rows.
@@ -60,6 +69,17 @@ struct NormArgs {
     check_kind(name, t, rows);
     STD_TORCH_CHECK(same_sizes(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
                     to_string(t.sizes()), ", expected that of ", x, ", ", to_string(rows.sizes()));
+  }
+
+  // `t`, which has one element a row, comes back contiguous.
+  void check_one_a_row(const char* name, Tensor& t, const Tensor& rows, ScalarType dtype) const {
+    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    STD_TORCH_CHECK(t.scalar_type() == dtype, op, ": ", name, " must be ",
+                    torch::headeronly::toString(dtype));
+    STD_TORCH_CHECK(same_sizes(t.sizes(), sizes_of_rows(rows)), op, ": ", name, " has shape ",
+                    to_string(t.sizes()), ", expected that of ", x, " without its last dimension");
+    check_device(name, t, rows);
+    t = counted_contiguous(t);
   }
 
   // `weight`, or what `name` says, comes back contiguous.
@@ -97,6 +117,10 @@ struct NormArgs {
 
 inline Tensor allocate_like(const Tensor& x) {
   return allocate(x.sizes(), x.scalar_type(), device_of(x));
+}
+
+inline Tensor allocate_one_a_row(const Tensor& x, ScalarType dtype) {
+  return allocate(sizes_of_rows(x), dtype, device_of(x));
 }
 
 // One a row, with so many ones after the rows' own dimensions: ATen's have them.
