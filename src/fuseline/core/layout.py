@@ -17,6 +17,13 @@ def dense(t: torch.Tensor | None) -> torch.Tensor | None:
     return t.resolve_neg().contiguous()
 
 
+def flat(t: torch.Tensor) -> torch.Tensor:
+    """The elements in one dimension, contiguous: reshape(-1) leaves an expanded one as it is."""
+    contiguous = dense(t)
+    assert contiguous is not None
+    return contiguous.view(-1)
+
+
 def as_rows(t: torch.Tensor) -> torch.Tensor:
     """(..., N) as (rows, N) with last stride 1: a view where one row stride allows, else a copy."""
     n = t.shape[-1]

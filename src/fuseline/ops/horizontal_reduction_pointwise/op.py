@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.layout import as_rows
+from fuseline.core.layout import as_rows, flat
 from fuseline.ops.horizontal_reduction_pointwise import impl_eager
 
 _NAME = "horizontal_reduction_pointwise"
@@ -118,7 +118,7 @@ def _triton_bwd(
     dsum: Tensor, dcos: Tensor, x: Tensor, wrap: Callable[[Any], Any] | None = None
 ) -> Tensor:
     _validate_bwd(dsum, dcos, x)
-    dx: Tensor = _triton().bwd(dsum.reshape(-1), as_rows(dcos), as_rows(x), wrap=wrap)
+    dx: Tensor = _triton().bwd(flat(dsum), as_rows(dcos), as_rows(x), wrap=wrap)
     return dx.view(x.shape)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.layout import as_rows
+from fuseline.core.layout import as_rows, flat
 from fuseline.ops.horizontal_reduction_reduction import impl_eager
 
 _NAME = "horizontal_reduction_reduction"
@@ -145,8 +145,8 @@ def _triton_bwd(
     wrap: Callable[[Any], Any] | None = None,
 ) -> Tensor:
     _validate_bwd(dsum, damax, x, amax, count)
-    flat = (dsum.reshape(-1), damax.reshape(-1), as_rows(x), amax.reshape(-1), count.reshape(-1))
-    dx: Tensor = _triton().bwd(*flat, wrap=wrap)
+    dsum, damax, amax, count = (flat(t) for t in (dsum, damax, amax, count))
+    dx: Tensor = _triton().bwd(dsum, damax, as_rows(x), amax, count, wrap=wrap)
     return dx.view(x.shape)
 
 

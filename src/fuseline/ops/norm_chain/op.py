@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.layout import as_rows
+from fuseline.core.layout import as_rows, flat
 from fuseline.ops.norm_chain import impl_eager
 
 _NAME = "norm_chain"
@@ -127,7 +127,7 @@ def _triton_bwd(
     dy: Tensor, x: Tensor, sum: Tensor, wrap: Callable[[Any], Any] | None = None
 ) -> Tensor:
     _validate_bwd(dy, x, sum)
-    dx: Tensor = _triton().bwd(as_rows(dy), as_rows(x), sum.reshape(-1), wrap=wrap)
+    dx: Tensor = _triton().bwd(as_rows(dy), as_rows(x), flat(sum), wrap=wrap)
     return dx.view(x.shape)
 
 
