@@ -79,6 +79,14 @@ def test_exp_at_its_ends(library, dtype):
     np.testing.assert_array_equal(call(library, "exp", x), np.array(want, dtype))
 
 
+def test_log(library):
+    random = np.random.default_rng()
+    for x in (random.uniform(1, 4, 300_000), 1 + 2.0 ** random.uniform(-52, 60, 300_000)):
+        assert worst(call(library, "log", x), np.log(wide(x))) <= 1
+    x = np.array([1.0, 2.0, np.nan])
+    np.testing.assert_array_equal(call(library, "log", x), [0.0, np.log(2.0), np.nan])
+
+
 # The fp64 of less than 1e5 that is closest to a multiple of pi / 2, and its sine's and cosine's.
 CLOSEST = 0x16C6CBC45DC8DE * 2.0**-47
 NEAREST = {"sin": (8 * CLOSEST, 4.951845092706862e-18), "cos": (CLOSEST, -6.189806365883577e-19)}

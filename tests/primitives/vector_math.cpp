@@ -25,3 +25,7 @@ void each(const C* x, C* y, int64_t n, const F& f) {
 EXPORT(exp)
 EXPORT(sin)
 EXPORT(cos)
+
+extern "C" void log_double(const double* x, double* y, int64_t n) {
+  each(x, y, n, [](const auto& v) { return fuseline::vlog(v); });
+}

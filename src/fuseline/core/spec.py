@@ -46,8 +46,8 @@ class Budget:
     eager's error), fp32 max(ratio * eager's error, floor), half types eager's + extra, e4m3 the
     nearest value: half an ULP, and 8 ULP of fp32 (2^-16 of e4m3's), since so near a tie a
     computation in fp32 may come out on the other side. Gradients: nowhere less than ratio *
-    eager's, which shows where terms cancel. An operator whose outputs are `gradients` is judged by
-    these forward too.
+    eager's, which shows where terms cancel. An operator whose outputs are `gradients` is judged as
+    they are, forward too.
     """
 
     fp64_fwd_ulp: float = 8.0
