@@ -129,7 +129,8 @@ class OpSpec:
     reference        fn(**inputs) on fp64 inputs: the oracle, differentiable, never a fallback
     implementations  every way to compute it; the one with role "eager" is the yardstick from
                      which the lab makes its `torchscript` and `compile` baselines
-    make_inputs      (case, dtype, device, generator) -> keyword inputs, contiguous, random
+    make_inputs      (case, dtype, device, generator) -> keyword inputs, random, contiguous
+                     or views of memory of their own
     differentiable   names of the inputs that have gradients
     cases            problem sizes with their suites
     dtypes           torch dtypes it accepts
