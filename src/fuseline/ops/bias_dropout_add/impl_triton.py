@@ -6,7 +6,6 @@ across the output are transposed through shared memory. Not measured on a GPU ye
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ from fuseline.core import native
 from fuseline.primitives import philox
 from fuseline.primitives.triton.launch import Wrap, launch
 from fuseline.primitives.triton.rms import float64_of
-from fuseline.primitives.triton.rows import divide_up, halves, power_of_2
+from fuseline.primitives.triton.rows import divide_up, halves
 
 Drop = tuple[float, int]  # p and seed
 Strides = tuple[int, ...]
@@ -33,7 +32,7 @@ _COUNTS = [
 ]
 # Axes that a launch has: a tile's two and two around it; of more, one launch for each slice.
 _MOST_AXES = 4
-_ALONG_ROWS, _ALONG_COLS, _ACROSS = 0, 1, 2
+_ALONG_ROWS, _ALONG_COLS, _ACROSS, _NOT = 0, 1, 2, 3
 _ALONG = {"ROW": _ALONG_ROWS, "COL": _ALONG_COLS}
 
 
@@ -141,7 +140,7 @@ def _tile_kernel(
     """Owns ROWS x COLS elements of one slice: reads x, bias and residual once, writes out.
 
     X, BIAS, RESIDUAL: along which axis of the tile they are contiguous, if along one. DROP: along
-    which four elements share a counter; None: no dropout.
+    which four elements share a counter; 3: no dropout.
     """
     row_tiles = (n_rows + ROWS - 1) // ROWS
     col_tiles = (n_cols + COLS - 1) // COLS
@@ -153,7 +152,7 @@ def _tile_kernel(
     rows = row_start + tl.arange(0, ROWS)
     cols = col_start + tl.arange(0, COLS)
     kept = None
-    if DROP is not None:
+    if DROP != 3:
         limit = threshold.to(tl.uint32, bitcast=True)
         start = first + axis1 * position_axis1 + axis0 * position_axis0
         if DROP == 1:
@@ -230,7 +229,7 @@ class _Frame(NamedTuple):
         own = self.cols if along == _ALONG_COLS else self.rows
         operands = [o for o in range(_POSITION) if self.unit(o) == along]
         steps = [axis.strides[o] for o in operands for axis in self if axis is not own]
-        return math.gcd(16 // itemsize, own.size, *steps)
+        return _common(16 // itemsize, own.size, *steps)
 
 
 class _Plan(NamedTuple):
@@ -266,7 +265,7 @@ def _plan(
         return _flat_plan(cols.size, drop, itemsize)
     rows = others.pop(_across(cols, others)) if others else _NO_AXIS
     frame = _Frame(rows, cols, *others)
-    draws = frame.draws(aligned) if drop else None
+    draws = frame.draws(aligned) if drop else _NOT
     units = [frame.unit(o) for o in range(_POSITION)]
     tile = _tile(rows.size, cols.size, itemsize, _ALONG_ROWS in (*units, draws))
     meta: dict[str, Any] = {"X": units[1], "BIAS": units[2], "RESIDUAL": units[3], "DROP": draws}
@@ -280,7 +279,7 @@ def _plan(
 
 
 def _flat_plan(n: int, drop: bool, itemsize: int) -> _Plan:
-    meta = {"DROP": drop, "VEC": math.gcd(16 // itemsize, n), "COLS": _STRAIGHT.cols}
+    meta = {"DROP": drop, "VEC": _common(16 // itemsize, n), "COLS": _STRAIGHT.cols}
     grid = (divide_up(n, _STRAIGHT.cols),)
     return _Plan(_flat_kernel, grid, (n,), meta | {"num_warps": _STRAIGHT.warps})
 
@@ -308,13 +307,28 @@ def _across(cols: _Axis, others: Sequence[_Axis]) -> int:
 
 
 def _tile(n_rows: int, n_cols: int, itemsize: int, transposed: bool) -> Tile:
-    """The tile for so many rows and columns; not less than four, which share a counter."""
-    rows, cols = (max(4, power_of_2(n)) for n in (n_rows, n_cols))
+    """The tile for so many rows and columns."""
     if not transposed:
-        cols = min(cols, _STRAIGHT.cols)
-        return Tile(min(rows, _STRAIGHT.cols // cols), cols, _STRAIGHT.warps)
+        cols = _fit(n_cols, _STRAIGHT.cols)
+        return Tile(_fit(n_rows, _STRAIGHT.cols // cols), cols, _STRAIGHT.warps)
     tile = (_TRANSPOSED_FEW if n_rows * n_cols <= _FEW else _TRANSPOSED)[itemsize]
-    return Tile(min(rows, tile.rows), min(cols, tile.cols), tile.warps)
+    return Tile(_fit(n_rows, tile.rows), _fit(n_cols, tile.cols), tile.warps)
+
+
+# Both compare and divide only, so that a compiler's symbols stay symbols.
+def _fit(n: int, most: int) -> int:
+    """The least power of 2 that holds n, from 4, which share a counter, to `most`."""
+    size = min(4, most)
+    while size < most and size < n:
+        size *= 2
+    return size
+
+
+def _common(most: int, *steps: int) -> int:
+    """The largest power of 2 up to `most`, one itself, that divides all steps."""
+    while any(step % most != 0 for step in steps):
+        most //= 2
+    return most
 
 
 def _run(
