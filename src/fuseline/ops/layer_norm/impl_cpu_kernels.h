@@ -26,23 +26,30 @@ struct Moments {
   Pair<C> mean, rstd;
 };
 
-// Asks for x two pages ahead, since the processor's own prefetchers stop at the end of one, and for
-// the place of y, which is written as soon as the row has been read.
+// A row, the one after it, and its place in y. Asks for the other two while the row is read: the
+// processor's own prefetchers rest while y is written.
 template <class X>
-inline void ask_for(const X* x, X* y) {
-  constexpr int64_t kAhead = 8192 / sizeof(X);
-  __builtin_prefetch(x + kAhead);
-  __builtin_prefetch(y, 1);
-}
+struct Place {
+  const X* x;
+  const X* next;
+  X* y;
+
+  template <class Part>
+  Vector<double> read(int64_t i, Part part) const {
+    __builtin_prefetch(next + i);
+    __builtin_prefetch(y + i, 1);
+    return load<double>(x + i, part);
+  }
+};
 
 // In one pass over x - x[0]: x[0] is one of n elements, so at most sqrt(n - 1) standard deviations
 // off their mean, and the difference of the squares loses at most a factor n of the bits of fp64.
 template <class X>
-inline Moments<float> moments_of(const X* x, X* y, int64_t n, double eps) {
-  const double first = n > 0 ? load<double>(x, Short{1})[0] : 0, count = static_cast<double>(n);
+inline Moments<float> moments_of(const Place<X>& row, int64_t n, double eps) {
+  const double first = n > 0 ? load<double>(row.x, Short{1})[0] : 0;
+  const double count = static_cast<double>(n);
   const auto sums = sum_several<double, 2, 64>(0, n, [=](int64_t i, auto part) {
-    ask_for(x + i, y + i);
-    const auto v = load<double>(x + i, part) - first;
+    const auto v = row.read(i, part) - first;
     return Several<Vector<double>, 2>{{v, v * v}};
   });
   const double mean = sums.of[0] / count, square = sums.of[1] / count - mean * mean;
@@ -58,15 +65,13 @@ inline Several<Vector<C>, 2> difference(const Vector<C>& a, const Vector<C>& b) 
 
 // There are no vectors of more than fp64: a rough mean, and the differences from that, their
 // squares and the sums of both with what they lose.
-inline Moments<double> moments_of(const double* x, double* y, int64_t n, double eps) {
-  const double total = sum_row<double>(n, [=](int64_t i, auto part) {
-    ask_for(x + i, y + i);
-    return load<double>(x + i, part);
-  });
-  const double rough = total / static_cast<double>(n);
+inline Moments<double> moments_of(const Place<double>& row, int64_t n, double eps) {
+  const double rough = sum_row<double>(n, [=](int64_t i, auto part) { return row.read(i, part); }) /
+                       static_cast<double>(n);
   Compensated sum, squares;
   each_vector<double>(n, [&](int64_t i, auto part) {
-    const auto from_rough = difference<double>(load<double>(x + i, part), Vector<double>{} + rough);
+    const auto from_rough =
+        difference<double>(load<double>(row.x + i, part), Vector<double>{} + rough);
     const auto v = fresh<double>(from_rough.of[0], part);
     const auto lost = fresh<double>(from_rough.of[1], part);
     const auto square = fused<double>(v, v, Vector<double>{});
@@ -135,7 +140,7 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
     X* const y = static_cast<X*>(args.y) + row * args.n;
-    Moments<C> moments = moments_of(x, y, args.n, args.eps);
+    Moments<C> moments = moments_of(Place<X>{x, x + args.x_stride, y}, args.n, args.eps);
     if (moments.rstd.high <= kMost && moments.rstd.high >= 1 / kMost) {
       write_row(x, w, b, y, args.n, moments);
     } else {
@@ -153,6 +158,7 @@ template <class X, class C>
 struct Row {
   const X* dy;
   const X* x;
+  int64_t dy_stride, x_stride;
   C mean, rstd, shift;
 
   template <class Part>
@@ -161,10 +167,13 @@ struct Row {
   }
 };
 
-// The sums over a row of xhat, g = dy * w and g * xhat.
+// The sums over a row of xhat, g = dy * w and g * xhat. Asks for the next row: the processor's own
+// prefetchers rest while dx is written.
 template <class W, class X, class C>
 inline Several<double, 3> sums_of(const Row<X, C>& row, const W* w, int64_t n) {
   return sum_several<C, 3, 16>(0, n, [=](int64_t i, auto part) {
+    __builtin_prefetch(row.dy + row.dy_stride + i);
+    __builtin_prefetch(row.x + row.x_stride + i);
     const auto xhat = row.xhat(i, part);
     const auto g = load<C>(row.dy + i, part) * load_weight<C>(w, C{}, i, part);
     return Several<Vector<C>, 3>{{xhat, g, g * xhat}};
@@ -222,7 +231,11 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
       // One element is its own mean, whatever it is: 0 keeps the roundings of g out of dx.
       rows[r] = {static_cast<const X*>(args.dy) + (row + r) * args.dy_stride,
                  static_cast<const X*>(args.x) + (row + r) * args.x_stride,
-                 static_cast<const C*>(args.mean)[row + r], n == 1 ? 0 : rstd[row + r], 0};
+                 args.dy_stride,
+                 args.x_stride,
+                 static_cast<const C*>(args.mean)[row + r],
+                 n == 1 ? 0 : rstd[row + r],
+                 0};
       if (args.dx) {
         backward_dx(rows[r], w, static_cast<X*>(args.dx) + (row + r) * n, n);
       } else if (dweight) {
