@@ -229,26 +229,5 @@ inline Vector<C> vcos(const Vector<C>& v) {
   return vsincos<C>(v).cos;
 }
 
-// log(x) of fp64 x >= 1, within 1 ULP; a NaN stays. The polynomial is fdlibm's (Sun Microsystems,
-// https://www.netlib.org/fdlibm).
-inline Vector<double> vlog(const Vector<double>& v) {
-  using U = Bits<double>;
-  const U root = bit_cast<U>(Vector<double>{} + 0.70710678118654752440);
-  const U power = bit_cast<U>(Vector<double>{} + 0x1p52);
-  const U exponent = (bit_cast<U>(v) - root) >> kMantissaBits<double>;
-  const auto n = bit_cast<Vector<double>>(exponent | power) - 0x1p52;
-  // v = (1 + f) * 2^n, 1 + f between the roots of 1/2 and 2.
-  const auto f = bit_cast<Vector<double>>(bit_cast<U>(v) - (exponent << kMantissaBits<double>)) - 1;
-  const auto s = f / (2 + f), square = s * s, half_square = 0.5 * f * f;
-  const auto rest = square * polynomial<double>(square, 6.666666666666735130e-01,
-                                                3.999999999940941908e-01, 2.857142874366239149e-01,
-                                                2.222219843214978396e-01, 1.818357216161805012e-01,
-                                                1.531383769920937332e-01, 1.479819860511658591e-01);
-  // n * log(2) in two steps, the first exact.
-  const auto low = s * (half_square + rest) + n * 1.90821492927058770002e-10;
-  const auto log = n * 6.93147180369123816490e-01 - ((half_square - low) - f);
-  return v == v ? log : v;
-}
-
 }  // namespace
 }  // namespace fuseline
