@@ -12,7 +12,7 @@ from fuseline import table
 from fuseline.core.spec import Case, OpSpec
 from fuseline.testing.trial import Trial
 
-OPS = ("double_softmax", "layer_norm", "log_softmax", "norm_chain", "softmax", "softmax_backward")
+OPS = ("double_softmax", "log_softmax", "norm_chain", "softmax", "softmax_backward")
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Rows of part of a warp, of one, of blocks, clusters, and longer; whole 16-byte accesses and not.
 LENGTHS = (1, 7, 61, 64, 100, 128, 256, 510, 512, 520, 1024, 1027, 2048, 4096, 4104)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,13 +10,11 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one, weight_in_front
-from fuseline.core.layout import as_rows, dense
 from fuseline.ops.layer_norm import impl_eager
 from fuseline.primitives import rms
 from fuseline.primitives.rms import statistics_dtype
 
 _NAME = "layer_norm"
-Wrap = Callable[[Any], Any]
 Three = tuple[Tensor, Tensor, Tensor]
 
 
@@ -37,8 +34,8 @@ def layer_norm(
     weight  (N,), of x's dtype or float32; None: 1.
     bias    as weight, whatever that is; None: 0.
     eps     not negative.
-    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: a mean that is
-            large beside the spread costs it digits).
+    impl    "auto", "cpu" or "eager" (the plain formula: a mean that is large beside the spread
+            costs it digits); on a GPU there is no other yet, and "auto" says so.
 
     Returns y, contiguous, with x's shape and dtype, rounded once; exact to a rounding also where
     the mean is 10^7 times the spread (float64: 10^10). Saved for backward: x, weight, bias, mean,
@@ -193,58 +190,9 @@ CONTRACT = contract.Contract(
 )
 
 
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.layer_norm import impl_triton
-
-    return impl_triton
-
-
-def _triton_run(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
-) -> Tensor:
-    _validate_tensors(x, weight, bias)
-    y: Tensor = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=False, wrap=wrap)[0]
-    return y.view(x.shape)
-
-
-def _triton_fwd(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
-) -> Three:
-    _validate_tensors(x, weight, bias)
-    y, *saved = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=True, wrap=wrap)
-    mean, rstd = (t.view(x.shape[:-1]) for t in saved)
-    return y.view(x.shape), mean, rstd
-
-
-def _triton_bwd(
-    dy: Tensor,
-    x: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    need_dx: bool,
-    need_dweight: bool,
-    need_dbias: bool,
-    wrap: Wrap | None = None,
-) -> Three:
-    _validate_bwd(dy, x, weight, mean, rstd)
-    need_dweight = need_dweight and weight is not None
-    statistics = (mean.reshape(-1), rstd.reshape(-1))
-    dx, *rest = _triton().bwd(
-        as_rows(dy), as_rows(x), dense(weight), *statistics, need_dx, need_dweight, need_dbias,
-        wrap=wrap,
-    )  # fmt: skip
-    dweight, dbias = (x.new_empty((0,)) if t is None else t for t in rest)
-    return x.new_empty((0,)) if dx is None else dx.view(x.shape), dweight, dbias
-
-
 def _eager(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     validate(x, weight, bias, eps)
     return impl_eager.layer_norm(x, weight, bias, eps).contiguous()
 
 
-_TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
-SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
-contract.lend_backward(CONTRACT, _TRITON)
+SELECTOR = contract.implementations(CONTRACT, None, _eager)

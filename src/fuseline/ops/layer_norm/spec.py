@@ -85,7 +85,7 @@ SPEC = OpSpec(
                 partial(layer_norm, impl=name),
                 unavailable=partial(SELECTOR.unavailable, name),
             )
-            for name in ("cpu", "triton", "cuda")
+            for name in ("cpu",)
         ),
     ),
     make_inputs=_make_inputs,
