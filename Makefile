@@ -32,8 +32,10 @@ demo: $(STAMP)/lab
 	$(PY) -m fuselab run rms_norm --suite quick --out $(OUT)
 	$(PY) -m fuselab report $(OUT)
 
+# The lab's tests measure and lock, so they run alone.
 test: $(STAMP)/dev
-	$(PY) -m pytest -m "not gpu and not long"
+	$(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile tests/ops tests/primitives
+	$(PY) -m pytest -m "not gpu and not long" --ignore tests/ops --ignore tests/primitives
 
 gpu-test: $(STAMP)/dev
 	$(PY) -c "import sys, torch; torch.cuda.is_available() or sys.exit('gpu-test: torch sees no GPU')"
