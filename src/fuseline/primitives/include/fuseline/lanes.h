@@ -83,37 +83,6 @@ inline To bit_cast(const From& from) {
   return to;
 }
 
-// The larger and the smaller of two; `b` where one of them is a NaN. GCC 12 finds the instruction
-// for narrower vectors only.
-template <class C>
-inline Vector<C> larger(const Vector<C>& a, const Vector<C>& b) {
-#ifdef __AVX512F__
-  if constexpr (sizeof(C) == 8) {
-    return bit_cast<Vector<C>>(
-        _mm512_maskz_max_pd(0xff, bit_cast<__m512d>(a), bit_cast<__m512d>(b)));
-  } else {
-    return bit_cast<Vector<C>>(
-        _mm512_maskz_max_ps(kAllLanes, bit_cast<__m512>(a), bit_cast<__m512>(b)));
-  }
-#else
-  return a > b ? a : b;
-#endif
-}
-template <class C>
-inline Vector<C> smaller(const Vector<C>& a, const Vector<C>& b) {
-#ifdef __AVX512F__
-  if constexpr (sizeof(C) == 8) {
-    return bit_cast<Vector<C>>(
-        _mm512_maskz_min_pd(0xff, bit_cast<__m512d>(a), bit_cast<__m512d>(b)));
-  } else {
-    return bit_cast<Vector<C>>(
-        _mm512_maskz_min_ps(kAllLanes, bit_cast<__m512>(a), bit_cast<__m512>(b)));
-  }
-#else
-  return a < b ? a : b;
-#endif
-}
-
 // GCC 12 splits the conversion of a vector of 16-bit lanes in four instructions.
 template <int N>
 inline Lanes<uint32_t, N> to_32_bits(const Lanes<uint16_t, N>& bits) {
