@@ -37,7 +37,11 @@ def read(paths: Iterable[str]) -> dict[tuple[str, str, str], Cells]:
         with open(path, newline="") as file:
             for row in csv.DictReader(file):
                 size = row["case"].split("x")
-                if row["status"] == "ok" and row["median_us"] and len(size) == 2:
+                if (
+                    row["status"] == "ok"
+                    and row["median_us"]
+                    and [s.isdigit() for s in size] == [True] * 2
+                ):
                     key = row["op"], row["direction"], row["dtype"]
                     found[key][int(size[0]), int(size[1])][row["impl"]] = row
     for cells in found.values():
