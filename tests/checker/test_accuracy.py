@@ -199,3 +199,13 @@ def test_over_budget(dtype, direction, mine, eager, fine):
     assert (reason is None) == fine, reason
     if reason and math.isfinite(mine):
         assert f"{mine:.4g}" in reason
+
+
+@pytest.mark.parametrize(
+    ("role", "scaled", "fine"),
+    [("ours", 1.0, False), ("eager", 1.0, True), ("rival", 1.0, True), ("rival", 8.1, False)],
+)
+def test_only_ours_must_keep_the_digits_of_what_cancels(role, scaled, fine):
+    """An element that cancels: 800 ULP of itself, one of the largest."""
+    mine = ErrorFigures(max_abs=1.0, rms=1.0, max_ulp=800.0, scaled=scaled)
+    assert (over_budget(Budget().held_by(role), F64, "fwd", mine, None) is None) == fine

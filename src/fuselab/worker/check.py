@@ -123,8 +123,9 @@ def over_budget(
     eager: Figures | None,
 ) -> str:
     """Return why the errors exceed the budget, naming the output or gradient, or ""."""
-    budget = problem.spec.budget
-    if baselines.role(problem.spec, impl) not in ("ours", "eager"):
+    role = baselines.role(problem.spec, impl)
+    budget = problem.spec.budget.held_by(role)
+    if role not in ("ours", "eager"):
         budget = Budget(*(LENIENCY * limit for limit in astuple(budget)))
     for name, mine in figures.items():
         floating = name in results and results[name].is_floating_point()

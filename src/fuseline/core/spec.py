@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,12 +42,11 @@ class Cost:
 class Budget:
     """Accuracy an implementation must keep, in ULP of the output and in eps * max|gradient|.
 
-    Forward: fp64 an absolute limit (and, where the formula itself lets sums cancel, a ratio of
-    eager's error), fp32 max(ratio * eager's error, floor), half types eager's + extra, e4m3 the
-    nearest value: half an ULP, and 8 ULP of fp32 (2^-16 of e4m3's), since so near a tie a
-    computation in fp32 may come out on the other side. Gradients: nowhere less than ratio *
-    eager's, which shows where terms cancel. An operator whose outputs are `gradients` is judged as
-    they are, forward too.
+    Forward: fp64 an absolute limit (and, where no formula keeps it, a ratio of eager's error),
+    fp32 max(ratio * eager's error, floor), half types eager's + extra, e4m3 the nearest value: half
+    an ULP, and 8 ULP of fp32 (2^-16 of e4m3's), since so near a tie a computation in fp32 may come
+    out on the other side. Gradients: nowhere less than ratio * eager's, which shows where terms
+    cancel. An operator whose outputs are `gradients` is judged as they are, forward too.
     """
 
     fp64_fwd_ulp: float = 8.0
@@ -58,6 +57,10 @@ class Budget:
     half_extra: float = 1.0
     e4m3_fwd_ulp: float = 0.5 + 2.0**-16
     gradients: bool = False
+
+    def held_by(self, role: str) -> Budget:
+        """The limits in that role: where terms cancel, only ours must have digits left."""
+        return self if role == "ours" else replace(self, gradients=True)
 
 
 @dataclass(frozen=True)

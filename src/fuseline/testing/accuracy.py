@@ -117,7 +117,7 @@ def over_budget(
     while it has some right digits itself.
     """
     direction = "bwd" if budget.gradients else direction
-    unit = "ULP" if direction == "fwd" else "eps * max|gradient|"
+    unit = "ULP" if direction == "fwd" else "eps * max|result|"
     value = mine.max_ulp if direction == "fwd" else mine.scaled
     yardstick = None if eager is None else eager.max_ulp if direction == "fwd" else eager.scaled
     if yardstick is not None and not yardstick <= HOPELESS / torch.finfo(dtype).eps:

@@ -92,6 +92,7 @@ class Trial:
         """Every expected result with the reason why it is over budget (or None) and its error."""
         mine = accuracy.errors(self.spec, inputs, direction, results, dys)
         yard = self._yardstick(results, inputs, direction, dys)
+        budget = self.spec.budget.held_by(self.impl.role)
         verdicts = {}
         for name, figures in mine.items():
             reason: str | None
@@ -100,7 +101,7 @@ class Trial:
             else:
                 dtype = results[name].dtype if results[name].is_floating_point() else self.dtype
                 eager = yard.get(name)
-                reason = accuracy.over_budget(self.spec.budget, dtype, direction, figures, eager)
+                reason = accuracy.over_budget(budget, dtype, direction, figures, eager)
                 if reason and dys is not None and math.isfinite(figures.scaled):
                     look = SecondLook(self.spec, self.eager, inputs, dys, self.generator(name))
                     reason = look.over_budget(name, dtype, figures, eager)
