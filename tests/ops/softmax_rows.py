@@ -23,15 +23,18 @@ LENGTHS = [1, 7, 16, 61, 130, 1027, 20001]
 
 
 def hard_rows(n: int, dtype: torch.dtype, device: str) -> torch.Tensor:
-    """Large and far from 0, equal, masked in part and as a whole, with an Inf, with a NaN."""
-    x = torch.randn(8, n, device=device)
+    """Large and far from 0, equal, masked in part and as a whole, with an Inf, with a NaN.
+
+    Of each kind so many that the worst error is no accident.
+    """
+    x = torch.randn(8, 4096 // n + 1, n, device=device)
     x[1] += 1e4
     x[2] *= 1e4
     x[3] = -1e4
-    x[4, 1::2] = -math.inf
+    x[4, :, 1::2] = -math.inf
     x[5] = -math.inf
-    x[6, n // 2] = math.inf
-    x[7, -1] = math.nan
+    x[6, :, n // 2] = math.inf
+    x[7, :, -1] = math.nan
     return x.to(dtype)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,6 +114,95 @@ def saving_output(
         function=function,
         vmap=vmap_over_rows(validate),
     )
+
+
+@dataclass(frozen=True)
+class SavingInput:
+    """An operator on one x that saves x and, of what its forward computes, the results `saved`.
+
+    sizes(x)    name -> shape and dtype of each output and of each result that is saved
+    decomposed  the formula in torch operations that autograd, vmap and jvp can take apart
+    """
+
+    name: str
+    validate: Callable[[Tensor], None]
+    sizes: Callable[[Tensor], dict[str, tuple[torch.Size, torch.dtype]]]
+    decomposed: Callable[[Tensor], Any]
+    outputs: tuple[str, ...] = ("y",)
+    saved: tuple[str, ...] = ()
+
+    def contract(self) -> contract.Contract:
+        grads = [f"d{output}" for output in self.outputs]
+        return contract.Contract(
+            name=self.name,
+            args="Tensor x",
+            returns=_tensors(self.outputs),
+            fwd_returns=_tensors(self._results) if self.saved else "",
+            bwd_args=", ".join(f"Tensor {name}" for name in (*grads, "x", *self.saved)),
+            bwd_returns="Tensor",
+            fake=partial(self._empty, self.outputs),
+            fake_fwd=partial(self._empty, self._results) if self.saved else None,
+            fake_bwd=self._fake_bwd,
+            decomposed=self.decomposed,
+            function=self._function,
+            vmap=vmap_over_rows(self.validate),
+        )
+
+    def validate_bwd(self, *tensors: Tensor) -> None:
+        """Refuses what no backward takes: the outputs' gradients, x, and what was saved."""
+        count = len(self.outputs)
+        dys, x, saved = tensors[:count], tensors[count], tensors[count + 1 :]
+        self.validate(x)
+        sizes = self.sizes(x)
+        for name, dy in zip(self.outputs, dys, strict=True):
+            arguments.require_exactly(self.name, f"d{name}", dy, *sizes[name], x.device)
+        for name, t in zip(self.saved, saved, strict=True):
+            arguments.require_exactly(self.name, name, t, *sizes[name], x.device)
+
+    @property
+    def _results(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.outputs, *self.saved)))
+
+    def _empty(self, names: tuple[str, ...], x: Tensor) -> Any:
+        self.validate(x)
+        sizes = self.sizes(x)
+        made = tuple(x.new_empty(sizes[n][0], dtype=sizes[n][1]) for n in names)
+        return made if len(made) > 1 else made[0]
+
+    def _fake_bwd(self, *tensors: Tensor) -> Tensor:
+        self.validate_bwd(*tensors)
+        x = tensors[len(self.outputs)]
+        return x.new_empty(x.shape)
+
+    def _function(
+        self, fwd: Callable[..., Any], bwd: Callable[..., Any]
+    ) -> type[torch.autograd.Function]:
+        decomposed, outputs = self.decomposed, len(self.outputs)
+        kept = [self._results.index(name) for name in self.saved]
+
+        class SavesInput(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Any:
+                results = fwd(x)
+                ctx.save_for_backward(x, *(results[i] for i in kept))
+                if not kept:
+                    return results
+                return results[:outputs] if outputs > 1 else results[0]
+
+            @staticmethod
+            def backward(ctx: Any, *dys: Tensor) -> Any:
+                x, *saved = ctx.saved_tensors
+                if contract.wants_graph((*dys, x)):
+                    needs = ctx.needs_input_grad
+                    return contract.differentiable_backward(decomposed, (x,), needs, *dys)
+                return bwd(*dys, x, *saved)
+
+        return SavesInput
+
+
+def _tensors(names: tuple[str, ...]) -> str:
+    """The schema's type of as many tensors."""
+    return f"({', '.join(['Tensor'] * len(names))})" if len(names) > 1 else "Tensor"
 
 
 def vmap_over_rows(validate: Callable[..., None]) -> Callable[..., Any]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from fuseline.core.select import Selector
 from fuseline.core.tuned import Key, Table, Tile
 
 Direction = Literal["fwd", "bwd"]
@@ -88,6 +90,18 @@ class Implementation:
     fn: Callable[..., Any]
     role: Role = "ours"
     unavailable: Callable[[str], str | None] = _always
+
+
+def ours(public: Callable[..., Any], selector: Selector, *names: str) -> tuple[Implementation, ...]:
+    """The implementations `names` of an operator, each through its public function."""
+    return tuple(
+        Implementation(
+            name,
+            partial(public, impl=name),
+            unavailable=partial(selector.unavailable, name),
+        )
+        for name in names
+    )
 
 
 @dataclass(frozen=True)

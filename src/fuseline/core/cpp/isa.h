@@ -10,3 +10,11 @@ enum class Isa { basic, avx2, avx512 };
 Isa isa();
 
 }  // namespace fuseline
+
+// table_avx512, table_avx2 or table_default, by isa(); other processors have only the last.
+#ifdef __x86_64__
+#define FUSELINE_BY_ISA(table) \
+  (isa() == Isa::avx512 ? table##_avx512 : isa() == Isa::avx2 ? table##_avx2 : table##_default)
+#else
+#define FUSELINE_BY_ISA(table) (table##_default)
+#endif

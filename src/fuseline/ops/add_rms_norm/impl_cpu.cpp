@@ -7,13 +7,7 @@
 namespace fuseline::add_rms_norm {
 namespace {
 
-const rms::Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const rms::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 // Makes y and new_residual and, where there is a place for it, rstd.
 std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& residual,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuseline.core import row_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.add_rms_norm import impl_eager, reference
 from fuseline.ops.add_rms_norm.op import SELECTOR, add_rms_norm
 
@@ -58,14 +58,7 @@ SPEC = OpSpec(
         Implementation("eager", impl_eager.add_rms_norm, role="eager"),
         # Torch has no fused one: its addition, then its fused norm.
         Implementation("native", _native, role="native"),
-        *(
-            Implementation(
-                name,
-                partial(add_rms_norm, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "triton", "cuda")
-        ),
+        *ours(add_rms_norm, SELECTOR, "cpu", "triton", "cuda"),
     ),
     make_inputs=row_cases.make_inputs(*_ROWS),
     differentiable=(*_ROWS, "weight"),

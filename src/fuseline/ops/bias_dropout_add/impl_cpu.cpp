@@ -9,13 +9,7 @@ namespace {
 
 using TileKernel = void (*)(const Tile&, const Dropout*);
 
-const Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 // The axes cut in tiles; what is left of them is walked tile by tile.
 struct Plan {

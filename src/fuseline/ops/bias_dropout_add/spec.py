@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    ours,
 )
 from fuseline.ops.bias_dropout_add import impl_eager, reference
 from fuseline.ops.bias_dropout_add.op import SELECTOR, bias_dropout_add
@@ -118,14 +118,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.bias_dropout_add, role="eager"),
-        *(
-            Implementation(
-                name,
-                partial(bias_dropout_add, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "triton")
-        ),
+        *ours(bias_dropout_add, SELECTOR, "cpu", "triton"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "bias", "residual"),

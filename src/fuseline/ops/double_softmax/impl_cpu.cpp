@@ -9,13 +9,7 @@
 namespace fuseline::double_softmax {
 namespace {
 
-const softmax::Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 Tensor double_softmax(const Tensor& x) {
   check(x);

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -42,25 +39,9 @@ def validate(x: Tensor) -> None:
     arguments.require_rows(_NAME, x)
 
 
-def _stats_shape(x: Tensor) -> torch.Size:
-    return torch.Size((*x.shape[:-1], 3))
-
-
-def _fake(x: Tensor) -> Tensor:
-    validate(x)
-    return x.new_empty(x.shape)
-
-
-def _fake_fwd(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _fake(x), x.new_empty(_stats_shape(x), dtype=statistics_dtype(x))
-
-
-def _fake_bwd(dy: Tensor, x: Tensor, stats: Tensor) -> Tensor:
-    validate(x)
-    arguments.require_exactly(_NAME, "dy", dy, x.shape, x.dtype, x.device)
-    dtype = statistics_dtype(x)
-    arguments.require_exactly(_NAME, "stats", stats, _stats_shape(x), dtype, x.device)
-    return x.new_empty(x.shape)
+def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    stats = torch.Size((*x.shape[:-1], 3)), statistics_dtype(x)
+    return {"y": (x.shape, x.dtype), "stats": stats}
 
 
 def decomposed(x: Tensor) -> Tensor:
@@ -70,41 +51,10 @@ def decomposed(x: Tensor) -> Tensor:
     return torch.softmax(p, -1).to(x.dtype)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class DoubleSoftmax(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            y: Tensor
-            y, stats = fwd(x)
-            ctx.save_for_backward(x, stats)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> Any:
-            x, stats = ctx.saved_tensors
-            if contract.wants_graph((dy, x)):
-                return contract.differentiable_backward(decomposed, (x,), ctx.needs_input_grad, dy)
-            return bwd(dy, x, stats)
-
-    return DoubleSoftmax
-
-
 def _eager(x: Tensor) -> Tensor:
     validate(x)
     return impl_eager.double_softmax(x).contiguous()
 
 
-CONTRACT = contract.Contract(
-    name=_NAME,
-    args="Tensor x",
-    fwd_returns="(Tensor, Tensor)",
-    bwd_args="Tensor dy, Tensor x, Tensor stats",
-    bwd_returns="Tensor",
-    fake=_fake,
-    fake_fwd=_fake_fwd,
-    fake_bwd=_fake_bwd,
-    decomposed=decomposed,
-    function=_function,
-    vmap=operator.vmap_over_rows(validate),
-)
+CONTRACT = operator.SavingInput(_NAME, validate, _sizes, decomposed, saved=("stats",)).contract()
 SELECTOR = contract.implementations(CONTRACT, None, _eager)

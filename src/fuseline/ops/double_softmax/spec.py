@@ -6,7 +6,7 @@ from functools import partial
 
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.double_softmax import impl_eager, reference
 from fuseline.ops.double_softmax.op import SELECTOR, double_softmax
 
@@ -27,14 +27,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.double_softmax, role="eager"),
-        *(
-            Implementation(
-                name,
-                partial(double_softmax, dim=-1, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "cuda")
-        ),
+        *ours(partial(double_softmax, dim=-1), SELECTOR, "cpu", "cuda"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

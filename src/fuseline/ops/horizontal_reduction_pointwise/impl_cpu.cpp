@@ -9,13 +9,7 @@
 namespace fuseline::horizontal_reduction_pointwise {
 namespace {
 
-const Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 std::tuple<Tensor, Tensor> forward(const Tensor& x) {
   kArgs.check_rows(x);

@@ -43,20 +43,8 @@ def validate(x: Tensor) -> None:
     arguments.require_rows(_NAME, x)
 
 
-def _validate_bwd(dsum: Tensor, dcos: Tensor, x: Tensor) -> None:
-    validate(x)
-    arguments.require_exactly(_NAME, "dsum", dsum, x.shape[:-1], x.dtype, x.device)
-    arguments.require_exactly(_NAME, "dcos", dcos, x.shape, x.dtype, x.device)
-
-
-def _fake(x: Tensor) -> Pair:
-    validate(x)
-    return x.new_empty(x.shape[:-1]), x.new_empty(x.shape)
-
-
-def _fake_bwd(dsum: Tensor, dcos: Tensor, x: Tensor) -> Tensor:
-    _validate_bwd(dsum, dcos, x)
-    return x.new_empty(x.shape)
+def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {"sum": (x.shape[:-1], x.dtype), "cos": (x.shape, x.dtype)}
 
 
 def decomposed(x: Tensor) -> Pair:
@@ -67,37 +55,8 @@ def decomposed(x: Tensor) -> Pair:
     return torch.sum(wide, -1).to(x.dtype), torch.cos(wide).to(x.dtype)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class HorizontalReductionPointwise(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Pair:
-            ctx.save_for_backward(x)
-            outputs: Pair = fwd(x)
-            return outputs
-
-        @staticmethod
-        def backward(ctx: Any, dsum: Tensor, dcos: Tensor) -> Any:
-            (x,) = ctx.saved_tensors
-            if contract.wants_graph((dsum, dcos, x)):
-                needs = ctx.needs_input_grad
-                return contract.differentiable_backward(decomposed, (x,), needs, dsum, dcos)
-            return bwd(dsum, dcos, x)
-
-    return HorizontalReductionPointwise
-
-
-CONTRACT = contract.Contract(
-    name=_NAME,
-    args="Tensor x",
-    returns="(Tensor, Tensor)",
-    bwd_args="Tensor dsum, Tensor dcos, Tensor x",
-    bwd_returns="Tensor",
-    fake=_fake,
-    fake_bwd=_fake_bwd,
-    decomposed=decomposed,
-    function=_function,
-    vmap=operator.vmap_over_rows(validate),
-)
+_SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed, outputs=("sum", "cos"))
+CONTRACT = _SAVING.contract()
 
 
 @cache
@@ -117,7 +76,7 @@ def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Pair:
 def _triton_bwd(
     dsum: Tensor, dcos: Tensor, x: Tensor, wrap: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    _validate_bwd(dsum, dcos, x)
+    _SAVING.validate_bwd(dsum, dcos, x)
     dx: Tensor = _triton().bwd(flat(dsum), as_rows(dcos), as_rows(x), wrap=wrap)
     return dx.view(x.shape)
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.horizontal_reduction_pointwise import impl_eager, reference
 from fuseline.ops.horizontal_reduction_pointwise.op import (
     SELECTOR,
@@ -30,14 +28,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.horizontal_reduction_pointwise, role="eager"),
-        *(
-            Implementation(
-                name,
-                partial(horizontal_reduction_pointwise, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "triton")
-        ),
+        *ours(horizontal_reduction_pointwise, SELECTOR, "cpu", "triton"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

@@ -49,25 +49,9 @@ def validate(x: Tensor) -> None:
         )
 
 
-def _validate_bwd(dsum: Tensor, damax: Tensor, x: Tensor, amax: Tensor, count: Tensor) -> None:
-    validate(x)
-    for name, t in (("dsum", dsum), ("damax", damax), ("amax", amax)):
-        arguments.require_exactly(_NAME, name, t, x.shape[:-1], x.dtype, x.device)
-    arguments.require_exactly(_NAME, "count", count, x.shape[:-1], torch.float64, x.device)
-
-
-def _fake(x: Tensor) -> Pair:
-    validate(x)
-    return x.new_empty(x.shape[:-1]), x.new_empty(x.shape[:-1])
-
-
-def _fake_fwd(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    return *_fake(x), x.new_empty(x.shape[:-1], dtype=torch.float64)
-
-
-def _fake_bwd(dsum: Tensor, damax: Tensor, x: Tensor, amax: Tensor, count: Tensor) -> Tensor:
-    _validate_bwd(dsum, damax, x, amax, count)
-    return x.new_empty(x.shape)
+def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    rows = x.shape[:-1]
+    return {"sum": (rows, x.dtype), "amax": (rows, x.dtype), "count": (rows, torch.float64)}
 
 
 def decomposed(x: Tensor) -> Pair:
@@ -78,39 +62,10 @@ def decomposed(x: Tensor) -> Pair:
     return torch.sum(wide, -1).to(x.dtype), torch.amax(wide, -1).to(x.dtype)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class HorizontalReductionReduction(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Pair:
-            total, amax, count = fwd(x)
-            ctx.save_for_backward(x, amax, count)
-            return total, amax
-
-        @staticmethod
-        def backward(ctx: Any, dsum: Tensor, damax: Tensor) -> Any:
-            x, amax, count = ctx.saved_tensors
-            if contract.wants_graph((dsum, damax, x)):
-                needs = ctx.needs_input_grad
-                return contract.differentiable_backward(decomposed, (x,), needs, dsum, damax)
-            return bwd(dsum, damax, x, amax, count)
-
-    return HorizontalReductionReduction
-
-
-CONTRACT = contract.Contract(
-    name=_NAME,
-    args="Tensor x",
-    returns="(Tensor, Tensor)",
-    fwd_returns="(Tensor, Tensor, Tensor)",
-    bwd_args="Tensor dsum, Tensor damax, Tensor x, Tensor amax, Tensor count",
-    bwd_returns="Tensor",
-    fake=_fake,
-    fake_fwd=_fake_fwd,
-    fake_bwd=_fake_bwd,
-    decomposed=decomposed,
-    function=_function,
-    vmap=operator.vmap_over_rows(validate),
+_SAVING = operator.SavingInput(
+    _NAME, validate, _sizes, decomposed, outputs=("sum", "amax"), saved=("amax", "count")
 )
+CONTRACT = _SAVING.contract()
 
 
 @cache
@@ -144,7 +99,7 @@ def _triton_bwd(
     count: Tensor,
     wrap: Callable[[Any], Any] | None = None,
 ) -> Tensor:
-    _validate_bwd(dsum, damax, x, amax, count)
+    _SAVING.validate_bwd(dsum, damax, x, amax, count)
     dsum, damax, amax, count = (flat(t) for t in (dsum, damax, amax, count))
     dx: Tensor = _triton().bwd(dsum, damax, as_rows(x), amax, count, wrap=wrap)
     return dx.view(x.shape)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuseline.core import row_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.layer_norm import impl_eager, reference
 from fuseline.ops.layer_norm.op import SELECTOR, layer_norm
 
@@ -79,14 +79,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.layer_norm, role="eager"),
         Implementation("native", _native, role="native"),
-        *(
-            Implementation(
-                name,
-                partial(layer_norm, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu",)
-        ),
+        *ours(layer_norm, SELECTOR, "cpu"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "weight", "bias"),

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.log_softmax import impl_eager, reference
 from fuseline.ops.log_softmax.op import SELECTOR, log_softmax
 
@@ -26,14 +24,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.log_softmax, role="eager"),
-        *(
-            Implementation(
-                name,
-                partial(log_softmax, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "cuda")
-        ),
+        *ours(log_softmax, SELECTOR, "cpu", "cuda"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

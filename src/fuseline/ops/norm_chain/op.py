@@ -41,24 +41,8 @@ def validate(x: Tensor) -> None:
     arguments.require_rows(_NAME, x)
 
 
-def _validate_bwd(dy: Tensor, x: Tensor, total: Tensor) -> None:
-    validate(x)
-    arguments.require_exactly(_NAME, "dy", dy, x.shape, x.dtype, x.device)
-    arguments.require_exactly(_NAME, "sum", total, x.shape[:-1], torch.float64, x.device)
-
-
-def _fake(x: Tensor) -> Tensor:
-    validate(x)
-    return x.new_empty(x.shape)
-
-
-def _fake_fwd(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _fake(x), x.new_empty(x.shape[:-1], dtype=torch.float64)
-
-
-def _fake_bwd(dy: Tensor, x: Tensor, sum: Tensor) -> Tensor:
-    _validate_bwd(dy, x, sum)
-    return x.new_empty(x.shape)
+def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {"y": (x.shape, x.dtype), "sum": (x.shape[:-1], torch.float64)}
 
 
 def decomposed(x: Tensor) -> Tensor:
@@ -69,38 +53,8 @@ def decomposed(x: Tensor) -> Tensor:
     return (h * total * total.square() * total.square().square()).to(x.dtype)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class NormChain(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            y: Tensor
-            y, total = fwd(x)
-            ctx.save_for_backward(x, total)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> Any:
-            x, total = ctx.saved_tensors
-            if contract.wants_graph((dy, x)):
-                return contract.differentiable_backward(decomposed, (x,), ctx.needs_input_grad, dy)
-            return bwd(dy, x, total)
-
-    return NormChain
-
-
-CONTRACT = contract.Contract(
-    name=_NAME,
-    args="Tensor x",
-    fwd_returns="(Tensor, Tensor)",
-    bwd_args="Tensor dy, Tensor x, Tensor sum",
-    bwd_returns="Tensor",
-    fake=_fake,
-    fake_fwd=_fake_fwd,
-    fake_bwd=_fake_bwd,
-    decomposed=decomposed,
-    function=_function,
-    vmap=operator.vmap_over_rows(validate),
-)
+_SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed, saved=("sum",))
+CONTRACT = _SAVING.contract()
 
 
 @cache
@@ -126,7 +80,7 @@ def _triton_fwd(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> tuple[Te
 def _triton_bwd(
     dy: Tensor, x: Tensor, sum: Tensor, wrap: Callable[[Any], Any] | None = None
 ) -> Tensor:
-    _validate_bwd(dy, x, sum)
+    _SAVING.validate_bwd(dy, x, sum)
     dx: Tensor = _triton().bwd(as_rows(dy), as_rows(x), flat(sum), wrap=wrap)
     return dx.view(x.shape)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Case, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.norm_chain import impl_eager, reference
 from fuseline.ops.norm_chain.op import SELECTOR, norm_chain
 
@@ -38,14 +36,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.norm_chain, role="eager"),
-        *(
-            Implementation(
-                name,
-                partial(norm_chain, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cuda", "cpu", "triton")
-        ),
+        *ours(norm_chain, SELECTOR, "cuda", "cpu", "triton"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x",),

@@ -7,13 +7,7 @@
 namespace fuseline::pointwise_chain {
 namespace {
 
-const Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 Tensor forward(const Tensor& x) {
   kArgs.check_tensor(x);

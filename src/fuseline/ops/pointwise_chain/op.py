@@ -41,19 +41,8 @@ def validate(x: Tensor) -> None:
     arguments.require_tensor(_NAME, x)
 
 
-def _validate_bwd(dy: Tensor, x: Tensor) -> None:
-    validate(x)
-    arguments.require_exactly(_NAME, "dy", dy, x.shape, x.dtype, x.device)
-
-
-def _fake(x: Tensor) -> Tensor:
-    validate(x)
-    return x.new_empty(x.shape)
-
-
-def _fake_bwd(dy: Tensor, x: Tensor) -> Tensor:
-    _validate_bwd(dy, x)
-    return x.new_empty(x.shape)
+def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {"y": (x.shape, x.dtype)}
 
 
 def decomposed(x: Tensor) -> Tensor:
@@ -63,35 +52,8 @@ def decomposed(x: Tensor) -> Tensor:
     return impl_eager.pointwise_chain(wide).to(x.dtype)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class PointwiseChain(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            ctx.save_for_backward(x)
-            y: Tensor = fwd(x)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> Any:
-            (x,) = ctx.saved_tensors
-            if contract.wants_graph((dy, x)):
-                return contract.differentiable_backward(decomposed, (x,), ctx.needs_input_grad, dy)
-            return bwd(dy, x)
-
-    return PointwiseChain
-
-
-CONTRACT = contract.Contract(
-    name=_NAME,
-    args="Tensor x",
-    bwd_args="Tensor dy, Tensor x",
-    bwd_returns="Tensor",
-    fake=_fake,
-    fake_bwd=_fake_bwd,
-    decomposed=decomposed,
-    function=_function,
-    vmap=operator.vmap_over_rows(validate),
-)
+_SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed)
+CONTRACT = _SAVING.contract()
 
 
 @cache
@@ -109,7 +71,7 @@ def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
 
 
 def _triton_bwd(dy: Tensor, x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
-    _validate_bwd(dy, x)
+    _SAVING.validate_bwd(dy, x)
     dx: Tensor = _triton().bwd(dense(dy), dense(x), wrap=wrap)
     return dx
 

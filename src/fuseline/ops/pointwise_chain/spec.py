@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.pointwise_chain import impl_eager, reference
 from fuseline.ops.pointwise_chain.op import SELECTOR, pointwise_chain
 
@@ -26,14 +24,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.pointwise_chain, role="eager"),
-        *(
-            Implementation(
-                name,
-                partial(pointwise_chain, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "triton")
-        ),
+        *ours(pointwise_chain, SELECTOR, "cpu", "triton"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

@@ -11,7 +11,16 @@ from torch import Tensor
 
 from fuseline.core import row_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Case, Cost, Direction, Implementation, Inputs, OpSpec, Tuning
+from fuseline.core.spec import (
+    Case,
+    Cost,
+    Direction,
+    Implementation,
+    Inputs,
+    OpSpec,
+    Tuning,
+    ours,
+)
 from fuseline.ops.rms_norm import impl_eager, reference
 from fuseline.ops.rms_norm.op import SELECTOR, rms_norm, triton_candidates, triton_with
 from fuseline.primitives.rms import statistics_dtype
@@ -88,14 +97,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.rms_norm, role="eager"),
         Implementation("native", _native, role="native"),
-        *(
-            Implementation(
-                name,
-                partial(rms_norm, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "triton", "cuda")
-        ),
+        *ours(rms_norm, SELECTOR, "cpu", "triton", "cuda"),
     ),
     make_inputs=row_cases.make_inputs("x"),
     differentiable=("x", "weight"),

@@ -7,13 +7,7 @@
 namespace fuseline::rms_norm_fp8 {
 namespace {
 
-const rms::Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const rms::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 Tensor rms_norm_fp8(const Tensor& x, std::optional<Tensor> weight, const Tensor& scale,
                     double eps) {

@@ -10,7 +10,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import row_cases
-from fuseline.core.spec import Case, Cost, Direction, ErrorCase, Implementation, Inputs, OpSpec
+from fuseline.core.spec import (
+    Case,
+    Cost,
+    Direction,
+    ErrorCase,
+    Implementation,
+    Inputs,
+    OpSpec,
+    ours,
+)
 from fuseline.ops.rms_norm_fp8 import impl_eager, reference
 from fuseline.ops.rms_norm_fp8.op import DTYPES, SELECTOR, rms_norm_fp8
 
@@ -66,14 +75,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.rms_norm_fp8, role="eager"),
         Implementation("native", _native, role="native"),
-        *(
-            Implementation(
-                name,
-                partial(rms_norm_fp8, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "triton", "cuda")
-        ),
+        *ours(rms_norm_fp8, SELECTOR, "cpu", "triton", "cuda"),
     ),
     make_inputs=_make_inputs,
     contiguous=True,

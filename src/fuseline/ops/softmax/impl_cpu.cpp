@@ -7,13 +7,7 @@
 namespace fuseline::softmax {
 namespace {
 
-const softmax::Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 Tensor softmax(const Tensor& x) {
   check(x);

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.softmax_backward import impl_eager, reference
 from fuseline.ops.softmax_backward.op import SELECTOR, softmax_backward
 
@@ -45,14 +45,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.softmax_backward, role="eager"),
         Implementation("native", _native, role="native"),
-        *(
-            Implementation(
-                name,
-                partial(softmax_backward, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "cuda")
-        ),
+        *ours(softmax_backward, SELECTOR, "cpu", "cuda"),
     ),
     make_inputs=_make_inputs,
     differentiable=_NAMES,
