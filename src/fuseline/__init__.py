@@ -4,6 +4,7 @@ from fuseline import nn
 from fuseline.ops import (
     add_rms_norm,
     bias_dropout_add,
+    bias_gelu,
     double_softmax,
     horizontal_reduction_pointwise,
     horizontal_reduction_reduction,
@@ -23,6 +24,7 @@ __version__ = "0.1.0"
 __all__ = [
     "add_rms_norm",
     "bias_dropout_add",
+    "bias_gelu",
     "disable",
     "double_softmax",
     "enable",

@@ -2,6 +2,7 @@
 
 from fuseline.ops.add_rms_norm import add_rms_norm
 from fuseline.ops.bias_dropout_add import bias_dropout_add
+from fuseline.ops.bias_gelu import bias_gelu
 from fuseline.ops.double_softmax import double_softmax
 from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
 from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_reduction
@@ -17,6 +18,7 @@ from fuseline.ops.softmax_backward import softmax_backward
 __all__ = [
     "add_rms_norm",
     "bias_dropout_add",
+    "bias_gelu",
     "double_softmax",
     "horizontal_reduction_pointwise",
     "horizontal_reduction_reduction",

@@ -1,0 +1,26 @@
+// What every backend of bias_gelu checks before it touches memory: raw torch.ops calls are public.
+#pragma once
+
+#include "fuseline/core/cpp/norm_args.h"
+
+namespace fuseline::bias_gelu {
+
+constexpr NormArgs kArgs{"bias_gelu"};
+
+// `bias` comes back contiguous.
+inline void check(const Tensor& x, Tensor& bias) {
+  kArgs.check_rows(x);
+  kArgs.check_kind("bias", bias, x);
+  const int64_t n = x.sizes()[x.dim() - 1];
+  STD_TORCH_CHECK(bias.dim() == 1 && bias.sizes()[0] == n, "bias_gelu: bias has shape ",
+                  to_string(bias.sizes()), ", expected [", n, "], the last dimension of x");
+  bias = counted_contiguous(bias);
+}
+
+inline bool is_tanh(const std::string& approximate) {
+  STD_TORCH_CHECK(approximate == "tanh" || approximate == "none", "bias_gelu: approximate is '",
+                  approximate, "', expected 'tanh' or 'none'");
+  return approximate == "tanh";
+}
+
+}  // namespace fuseline::bias_gelu

@@ -1,0 +1,71 @@
+// GELU of x + bias over rows, forward and backward, for the instruction set the including file is
+// built for. Everything is in an unnamed namespace: what the linker merges could carry wider
+// instructions than the processor has.
+#pragma once
+
+#include "fuseline/row_sums.h"
+#include "impl_cpu_dispatch.h"
+#include "impl_cpu_gate.h"
+
+namespace fuseline::bias_gelu {
+namespace {
+
+// Half types keep no more than fp32 leaves.
+template <class X>
+constexpr bool kExact = sizeof(X) > 2;
+
+template <class F, class X>
+void forward(const ForwardArgs& args, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const X* const bias = static_cast<const X*>(args.bias);
+  for (int64_t row = first; row < last; ++row) {
+    const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
+    X* const y = static_cast<X*>(args.y) + row * args.n;
+    each_vector<C>(args.n, [=](int64_t i, auto part) {
+      Vector<C> h;
+      const Vector<C> v = load<C>(x + i, part);
+      const Gate<C> gate = gate_of<F, kExact<X>, C>(v, load<C>(bias + i, part), h);
+      store<C>(y + i, h * gate.share, part);
+    });
+  }
+}
+
+// dx = dy * (share + h * slope), and its sums over rows: of four in C, of such sums in fp64.
+template <class F, class X>
+void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dbias) {
+  using C = Compute<X>;
+  constexpr int64_t kGroup = 4;
+  const X* const bias = static_cast<const X*>(args.bias);
+  const int64_t n = args.n;
+  if (dbias) std::memset(dbias, 0, n * sizeof(double));
+  for (int64_t row = first; row < last; row += kGroup) {
+    const X* const dy = static_cast<const X*>(args.dy) + row * args.dy_stride;
+    const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
+    X* const dx = args.dx ? static_cast<X*>(args.dx) + row * n : nullptr;
+    const int64_t count = last - row < kGroup ? last - row : kGroup;
+    each_vector<C>(n, [=](int64_t i, auto part) {
+      const Vector<C> b = load<C>(bias + i, part);
+      Vector<C> sum = {};
+      for (int64_t r = 0; r < count; ++r) {
+        Vector<C> h;
+        const Vector<C> v = load<C>(x + r * args.x_stride + i, part);
+        const Gate<C> gate = gate_of<F, false, C>(v, b, h);
+        const Vector<C> g =
+            load<C>(dy + r * args.dy_stride + i, part) * (gate.share + h * gate.slope);
+        if (dx) store<C>(dx + r * n + i, g, part);
+        sum += g;
+      }
+      if (dbias) add_to<C>(dbias + i, fresh<C>(sum, part), part);
+    });
+  }
+}
+
+constexpr Kernels kKernels = {
+    {{forward<Tanh, double>, forward<Tanh, float>, forward<Tanh, f16>, forward<Tanh, bf16>},
+     {forward<Erf, double>, forward<Erf, float>, forward<Erf, f16>, forward<Erf, bf16>}},
+    {{backward<Tanh, double>, backward<Tanh, float>, backward<Tanh, f16>, backward<Tanh, bf16>},
+     {backward<Erf, double>, backward<Erf, float>, backward<Erf, f16>, backward<Erf, bf16>}},
+    {sum_chunks<double>, sum_chunks<float>, sum_chunks<f16>, sum_chunks<bf16>}};
+
+}  // namespace
+}  // namespace fuseline::bias_gelu

@@ -1,0 +1,239 @@
+"""GELU of x + bias in Triton, both formulas, and its gradients.
+
+y = h * share(h) with h = x + bias; where the result has the digits to show what a rounding costs,
+sums and products are taken in two parts. Not measured on a GPU yet.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton.rms import TILES, finish_dweight
+from fuseline.primitives.triton.row_sums import block, places, rows_of_program
+from fuseline.primitives.triton.rows import blocks_meta, divide_up, processors, vec
+
+# From here on the share is 0 or 1, and its slope 0, in any type.
+FAR = tl.constexpr(64.0)
+# The normal distribution at -a is e^(-a^2 / 2) / (a + 4) times this polynomial of
+# (a - 4) / (a + 4), to 3e-8 and 1e-16; see impl_cpu_gate.h.
+SHORT = tl.constexpr((
+    -0.000122983154, 0.000194801847, 0.0015693137, -0.00352357398, -0.00752721308, 0.0604064688,
+    -0.186523005, 0.387136668, -0.607896626, 0.755285144,
+))  # fmt: skip
+LONG = tl.constexpr((
+    -9.653425420228504e-10, 7.26954547902669e-11, 1.392402399350171e-08, 1.457859334703646e-08,
+    -7.63808205349045e-08, -1.5426320536771075e-07, 2.6368248576407624e-07, 1.0198048518135172e-06,
+    -6.25132104047868e-07, -5.918892731763236e-06, 7.150055959216099e-07, 3.5144181157760973e-05,
+    -1.9078665316613576e-06, -0.0002310948183193762, 0.00013334425401904912, 0.0016308184418903596,
+    -0.0034796923622425332, -0.007540188965593059, 0.06039657489069947, -0.18652185795969417,
+    0.38713740074221886, -0.6078966419718917, 0.7552851304157515,
+))  # fmt: skip
+
+_BLOCK, _PROGRAMS = 256, 8  # columns of a backward's program, and programs on each SM
+
+
+@triton.jit
+def _constant(v: tl.constexpr, acc: tl.constexpr):
+    """A number in acc: Triton would round a Python float to fp32."""
+    return tl.full((), v, acc)
+
+
+@triton.jit
+def _rest(of32: tl.constexpr, of64: tl.constexpr, acc: tl.constexpr):
+    """What fp32 and fp64 have not of a constant."""
+    return _constant(of64 if acc == tl.float64 else of32, acc)
+
+
+@triton.jit
+def _sum(a, b):
+    """a + b and what its rounding loses."""
+    total = a + b
+    moved = total - a
+    return total, (a - (total - moved)) + (b - moved)
+
+
+@triton.jit
+def _product(a, b):
+    """a * b and what its rounding loses; a plain product might be contracted with what adds it."""
+    product = tl.fma(a, b, tl.zeros_like(a))
+    return product, tl.fma(a, b, -product)
+
+
+@triton.jit
+def _exp2_of_minus(t, low):
+    """2^-(t + low), in base 2 because the hardware's exponential is."""
+    e = tl.exp2(-t)
+    return tl.fma(e, low * _constant(-0.6931471805599453, e.dtype), e)
+
+
+@triton.jit
+def _tanh_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
+    """1 / (1 + e^-u), u = 2 * sqrt(2 / pi) * (h + 0.044715 * h^3), and its slope; u in base 2."""
+    first = _constant(2.3022081981443248, acc) + tl.zeros_like(a)
+    third = _constant(0.1029432395800235, acc) + tl.zeros_like(a)
+    if EXACT:
+        square, square_low = _product(a, a)
+        cubic, cubic_low = _product(third, square)
+        factor, low = _sum(first, cubic)
+        low += tl.fma(third, square_low, cubic_low)
+        low += tl.fma(
+            _rest(-2.016198436410503e-09, -5.978177400718744e-18, acc) + tl.zeros_like(a),
+            square,
+            _rest(1.2948402037571394e-08, 1.3132826040769712e-16, acc) + tl.zeros_like(a),
+        )
+        t, t_low = _product(a, factor)
+        derivative = tl.fma(third, 2 * square, factor)
+        e = _exp2_of_minus(t, tl.fma(a_low, derivative, tl.fma(a, low, t_low)))
+    else:
+        cubic = third * (a * a)
+        derivative = first + 3 * cubic
+        e = tl.exp2(-a * (first + cubic))
+    positive = 1.0 / (1.0 + e)
+    negative = e * positive
+    slope = negative * positive * derivative * _constant(0.6931471805599453, acc)
+    return tl.where(h < 0, negative, positive), slope
+
+
+@triton.jit
+def _polynomial(t, coefficients: tl.constexpr, COUNT: tl.constexpr):
+    p = tl.zeros_like(t)
+    for i in tl.static_range(COUNT):
+        p = tl.fma(p, t, _constant(coefficients[i], t.dtype) + tl.zeros_like(t))
+    return p
+
+
+@triton.jit
+def _normal_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
+    """erfc(-h / sqrt(2)) / 2 and its slope."""
+    half = _constant(0.7213475204444817, acc) + tl.zeros_like(a)  # log2(e) / 2
+    if EXACT:
+        square, low = _product(a, a)
+        low = tl.fma(2 * a, a_low, low)
+        t, t_low = _product(square, half)
+        rest = _rest(9.629814955633087e-09, 1.0177636870465517e-17, acc) + tl.zeros_like(a)
+        e = _exp2_of_minus(t, tl.fma(low, half, tl.fma(square, rest, t_low)))
+    else:
+        e = tl.exp2(-half * (a * a))
+    inverse = 1.0 / (a + 4.0)
+    t = 1.0 - 8.0 * inverse
+    p = _polynomial(t, LONG, 23) if acc == tl.float64 else _polynomial(t, SHORT, 10)
+    tail = e * (inverse * p)
+    return tl.where(h < 0, tail, 1.0 - tail), e * _constant(0.3989422804014327, acc)
+
+
+@triton.jit
+def _gate(x, bias, TANH: tl.constexpr, EXACT: tl.constexpr):
+    """x + bias, the share of it that passes, and the share's slope."""
+    if EXACT:
+        h, low = _sum(x, bias)
+        low = tl.where(tl.abs(h) < FAR, tl.where(h < 0, -low, low), 0.0)  # Inf loses NaN
+    else:
+        h = x + bias
+        low = tl.zeros_like(h)
+    a = tl.minimum(tl.abs(h), FAR, propagate_nan=tl.PropagateNan.ALL)
+    if TANH:
+        share, slope = _tanh_gate(h, a, low, x.dtype, EXACT)
+    else:
+        share, slope = _normal_gate(h, a, low, x.dtype, EXACT)
+    return h, share, slope
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_cols", "x_stride"])
+def _fwd_kernel(
+    x_ptr, bias_ptr, y_ptr, n_rows, n_cols, x_stride,
+    TANH: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns a block of ROWS rows: reads x and the bias, writes y."""
+    element: tl.constexpr = x_ptr.dtype.element_ty
+    acc: tl.constexpr = tl.float64 if element == tl.float64 else tl.float32
+    rows, live = rows_of_program(n_rows, ROWS)
+    cols, inside = block(tl.program_id(1) * BLOCK, n_cols, VEC, BLOCK)
+    mask = live[:, None] & inside[None, :]
+    x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0).to(acc)
+    bias = tl.load(bias_ptr + cols, inside, other=0.0).to(acc)
+    h, share, _ = _gate(x, bias[None, :], TANH, element.primitive_bitwidth > 16)
+    tl.store(places(y_ptr, rows, n_cols, cols, VEC), (h * share).to(element), mask)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_cols", "dy_stride", "x_stride"])
+def _bwd_kernel(
+    dy_ptr, x_ptr, bias_ptr, dx_ptr, partial_ptr, n_rows, n_cols, dy_stride, x_stride,
+    TANH: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Owns BLOCK columns of every n-th tile of ROWS rows: reads dy, x and the bias, writes dx.
+
+    And its part of dbias, each where there is a place.
+    """
+    element: tl.constexpr = x_ptr.dtype.element_ty
+    acc: tl.constexpr = tl.float64 if element == tl.float64 else tl.float32
+    cols, inside = block(tl.program_id(0) * BLOCK, n_cols, VEC, BLOCK)
+    bias = tl.load(bias_ptr + cols, inside, other=0.0).to(acc)[None, :]
+    sums = tl.zeros((ROWS, BLOCK), acc)
+    turn = tl.zeros((ROWS, BLOCK), acc)
+    tiles = (n_rows + ROWS - 1) // ROWS
+    for tile in range(tl.program_id(1), tiles, tl.num_programs(1)):
+        rows = tl.cast(tile, tl.int64) * ROWS + tl.arange(0, ROWS)
+        mask = (rows < n_rows)[:, None] & inside[None, :]
+        x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0).to(acc)
+        dy = tl.load(places(dy_ptr, rows, dy_stride, cols, VEC), mask, other=0.0).to(acc)
+        h, share, slope = _gate(x, bias, TANH, False)
+        dx = dy * (share + h * slope)
+        if dx_ptr is not None:
+            tl.store(places(dx_ptr, rows, n_cols, cols, VEC), dx.to(element), mask)
+        turn += dx
+        flush = tile // tl.num_programs(1) % TILES == 0
+        sums += tl.where(flush, turn, 0.0)
+        turn = tl.where(flush, 0.0, turn)
+    if partial_ptr is not None:
+        part = partial_ptr + tl.program_id(1).to(tl.int64) * (n_cols // VEC * VEC) + cols
+        tl.store(part, tl.sum(sums + turn, 0), inside)
+
+
+def _size(x: torch.Tensor) -> int:
+    """Elements a program of 4 warps holds at once: 8 a thread, 4 of fp64."""
+    return 512 if x.element_size() == 8 else 1024
+
+
+def fwd(x: torch.Tensor, bias: torch.Tensor, tanh: bool, wrap: Wrap | None = None) -> torch.Tensor:
+    """y of x's shape and dtype.
+
+    x: (rows, n_cols), last stride 1, any row stride; bias (n_cols,), contiguous. `wrap` is applied
+    to the kernel before its launch.
+    """
+    n_rows, n_cols = x.shape
+    y = x.new_empty(x.shape)
+    if x.numel() > 0:
+        counts = (n_cols, x.stride(0))
+        meta = {"TANH": tanh, "VEC": vec(x, *counts), **blocks_meta(n_cols, _size(x), 4)}
+        grid = (divide_up(n_rows, meta["ROWS"]), divide_up(n_cols, meta["BLOCK"]))
+        launch(_fwd_kernel, grid, (x, bias, y, n_rows, *counts), meta, wrap)
+    return y
+
+
+def bwd(
+    dy: torch.Tensor,
+    x: torch.Tensor,
+    bias: torch.Tensor,
+    tanh: bool,
+    need_dx: bool,
+    need_dbias: bool,
+    wrap: Wrap | None = None,
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """dx and dbias, each None unless needed; deterministic. dy and x as x of `fwd`."""
+    n_rows, n_cols = x.shape
+    counts = (n_cols, dy.stride(0), x.stride(0))
+    meta = {"TANH": tanh, "VEC": vec(x, *counts), "ROWS": _size(x) // _BLOCK, "BLOCK": _BLOCK}
+    meta["num_warps"] = 4
+    columns = max(1, divide_up(n_cols, _BLOCK))
+    most = max(1, processors(x.device) * _PROGRAMS // columns)
+    n_partials: int = torch.sym_min(divide_up(n_rows, meta["ROWS"]), most)
+    dx = x.new_empty(x.shape) if need_dx else None
+    acc = torch.promote_types(x.dtype, torch.float32)
+    partial = x.new_empty((n_partials, n_cols), dtype=acc) if need_dbias else None
+    if x.numel() > 0 and (need_dx or need_dbias):
+        args = (dy, x, bias, dx, partial, n_rows, *counts)
+        launch(_bwd_kernel, (columns, n_partials), args, meta, wrap)
+    return dx, None if partial is None else finish_dweight(partial, bias, wrap)

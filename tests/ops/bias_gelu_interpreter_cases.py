@@ -1,0 +1,67 @@
+"""Triton kernels of bias_gelu on the CPU; needs TRITON_INTERPRET=1 before triton is imported.
+
+Run by test_bias_gelu_triton.py in a process of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from ops import test_bias_gelu as cases
+
+import fuseline
+from fuseline.testing.accuracy import errors, over_budget
+
+SPEC = cases.SPEC
+
+pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4", "fused_in_long_double")
+
+
+@pytest.fixture
+def fused_in_long_double(monkeypatch):
+    """The interpreter rounds a fused product before it adds, which leaves nothing of its rest."""
+    from triton.runtime import interpreter
+
+    def create_fma(self, x, y, z):
+        wide = x.data.astype(np.longdouble) * y.data + z.data
+        return interpreter.TensorHandle(wide.astype(x.data.dtype), z.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create_fma)
+
+
+@pytest.mark.parametrize("approximate", cases.FORMULAS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+def test_digits_where_the_result_is_small(dtype, approximate):
+    cases.test_digits_where_the_result_is_small(dtype, approximate, "cpu", "triton")
+
+
+@pytest.mark.parametrize("approximate", cases.FORMULAS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_far_from_zero(dtype, approximate):
+    cases.test_far_from_zero(dtype, approximate, "cpu", "triton")
+
+
+@pytest.mark.parametrize("approximate", cases.FORMULAS)
+@pytest.mark.parametrize("dtype", SPEC.dtypes, ids=str)
+@pytest.mark.parametrize("n", [61, 300])
+def test_within_the_budget(n, dtype, approximate):
+    leaves = torch.randn(45, n + 3).to(dtype)[:, 3:].requires_grad_(), torch.randn(n).to(dtype)
+    leaves[1].requires_grad_()
+    eager = [t.detach().clone().requires_grad_() for t in leaves]
+    given = {"x": leaves[0].detach(), "bias": leaves[1].detach(), "approximate": approximate}
+    y = fuseline.bias_gelu(*leaves, approximate, "triton")
+    plain = SPEC.eager.fn(*eager, approximate)
+    dy = torch.randn_like(y)
+    for direction, mine, theirs in (
+        ("fwd", (y.detach(),), (plain.detach(),)),
+        ("bwd", torch.autograd.grad(y, leaves, dy), torch.autograd.grad(plain, eager, dy)),
+    ):
+        names = ("out0",) if direction == "fwd" else ("x", "bias")
+        figures, yardsticks = (
+            errors(SPEC, given, direction, dict(zip(names, r, strict=True)), (dy,))
+            for r in (mine, theirs)
+        )
+        for name in names:
+            wrong = over_budget(SPEC.budget, dtype, direction, figures[name], yardsticks[name])
+            assert wrong is None
