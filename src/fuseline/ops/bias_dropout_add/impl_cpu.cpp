@@ -45,8 +45,9 @@ Plan plan_of(std::vector<Axis> axes, const std::array<bool, kOperands>& there) {
       plan.outer.push_back(axes[i]);
     }
   }
-  // Where an operand must be transposed: 4096 x 4096 fp32 takes 49 ms, with 32 columns 57 (Zen 5).
-  constexpr int64_t kPacked = 128;
+  // Where an operand must be transposed, it is read 32 elements at a time then: 1024 x 4096 take
+  // 3.2 ms in fp32 and 2.2 in bf16, with 64 x 128 elements a tile 3.3 and 3.8 (Zen 5, one thread).
+  constexpr int64_t kPacked = kTile / 32;
   plan.tile_cols = std::min(plan.cols.size, packs ? kPacked : kTile);
   plan.tile_rows = std::min(plan.rows.size, kTile / plan.tile_cols);
   return plan;

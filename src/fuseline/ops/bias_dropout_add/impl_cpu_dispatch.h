@@ -7,7 +7,7 @@
 namespace fuseline::bias_dropout_add {
 
 // No tile has more elements: what has to be transposed stays in the caches.
-constexpr int64_t kTile = 8192;
+constexpr int64_t kTile = 16384;
 
 // Strides are in elements.
 struct Strided {
