@@ -45,3 +45,21 @@ def test_compiles_for_hopper_to_wide_accesses_without_a_spill(layout, dtype, dro
     if drop:  # ten rounds of two products at most, for four elements
         elements = meta.get("ROWS", 1) * meta["COLS"] // (32 * meta["num_warps"])
         assert 0 < compiled.asm["ptx"].count("mul.hi.u32") <= 20 * elements // 4
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
+def test_backward_and_odd_layouts_compile_for_hopper(tmp_path):
+    seen, record = recorder()
+    drop = (0.3, 7)
+    x, crossing = (torch.empty(shape, device="meta") for shape in ((64, 128), (128, 64)))
+    odd = torch.empty(5, 7, 9, dtype=torch.float64, device="meta")
+    impl_triton.bwd(x, drop, wrap=record)
+    impl_triton.bwd(crossing.t(), drop, wrap=record)
+    for given in (drop, None):
+        impl_triton.fwd(odd, odd[:1, :, :1], odd.permute(1, 2, 0).contiguous().permute(2, 0, 1),
+                        given, wrap=record)  # fmt: skip
+        impl_triton.fwd(odd[..., ::2], odd[0, 0, ::2], odd[..., ::2], given, wrap=record)
+    assert len(seen) == 6
+    for launched in seen:
+        _, stack = resources(compile_for_hopper(*launched), tmp_path)
+        assert stack == 0
