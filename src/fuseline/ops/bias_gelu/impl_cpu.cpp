@@ -9,13 +9,7 @@
 namespace fuseline::bias_gelu {
 namespace {
 
-const Kernels& kernels() {
-#ifdef __x86_64__
-  if (isa() == Isa::avx512) return kernels_avx512;
-  if (isa() == Isa::avx2) return kernels_avx2;
-#endif
-  return kernels_default;
-}
+const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 int formula(const std::string& approximate) {
   return static_cast<int>(is_tanh(approximate) ? Formula::tanh : Formula::erf);

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.bias_gelu import impl_eager, reference
 from fuseline.ops.bias_gelu.op import SELECTOR, bias_gelu
 
@@ -61,14 +61,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.bias_gelu, role="eager"),
         Implementation("native", _native, role="native"),
-        *(
-            Implementation(
-                name,
-                partial(bias_gelu, impl=name),
-                unavailable=partial(SELECTOR.unavailable, name),
-            )
-            for name in ("cpu", "triton")
-        ),
+        *ours(bias_gelu, SELECTOR, "cpu", "triton"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "bias"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,11 +11,13 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.layout import as_rows, dense, flat
 from fuseline.ops.layer_norm import impl_eager
 from fuseline.primitives import rms
 from fuseline.primitives.rms import statistics_dtype
 
 _NAME = "layer_norm"
+Wrap = Callable[[Any], Any]
 Three = tuple[Tensor, Tensor, Tensor]
 
 
@@ -34,8 +37,8 @@ def layer_norm(
     weight  (N,), of x's dtype or float32; None: 1.
     bias    as weight, whatever that is; None: 0.
     eps     not negative.
-    impl    "auto", "cpu" or "eager" (the plain formula: a mean that is large beside the spread
-            costs it digits); on a GPU there is no other yet, and "auto" says so.
+    impl    "auto", or one of "cpu", "triton", "eager" (the plain formula: a mean that is large
+            beside the spread costs it digits).
 
     Returns y, contiguous, with x's shape and dtype, rounded once; exact to a rounding also where
     the mean is 10^7 times the spread (float64: 10^10). Saved for backward: x, weight, bias, mean,
@@ -190,9 +193,54 @@ CONTRACT = contract.Contract(
 )
 
 
+@cache
+def _triton() -> Any:
+    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
+    from fuseline.ops.layer_norm import impl_triton
+
+    return impl_triton
+
+
+def _triton_run(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
+) -> Tensor:
+    _validate_tensors(x, weight, bias)
+    y: Tensor = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=False, wrap=wrap)[0]
+    return y.view(x.shape)
+
+
+def _triton_fwd(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
+) -> Three:
+    _validate_tensors(x, weight, bias)
+    y, *saved = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=True, wrap=wrap)
+    mean, rstd = (t.view(x.shape[:-1]) for t in saved)
+    return y.view(x.shape), mean, rstd
+
+
+def _triton_bwd(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    need_dx: bool,
+    need_dweight: bool,
+    need_dbias: bool,
+    wrap: Wrap | None = None,
+) -> Three:
+    _validate_bwd(dy, x, weight, mean, rstd)
+    need_dweight = need_dweight and weight is not None
+    rows = (as_rows(dy), as_rows(x), dense(weight), flat(mean), flat(rstd))
+    dx, *rest = _triton().bwd(*rows, need_dx, need_dweight, need_dbias, wrap=wrap)
+    dweight, dbias = (x.new_empty((0,)) if t is None else t for t in rest)
+    return x.new_empty((0,)) if dx is None else dx.view(x.shape), dweight, dbias
+
+
 def _eager(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     validate(x, weight, bias, eps)
     return impl_eager.layer_norm(x, weight, bias, eps).contiguous()
 
 
-SELECTOR = contract.implementations(CONTRACT, None, _eager)
+_TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)

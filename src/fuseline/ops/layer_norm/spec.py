@@ -8,38 +8,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import row_cases
+from fuseline.core import fusion_cases, row_cases
 from fuseline.core.arguments import DTYPES
 from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.layer_norm import impl_eager, reference
 from fuseline.ops.layer_norm.op import SELECTOR, layer_norm
 
-_GRID = tuple(1 << k for k in range(7, 17))  # the study's
-_QUICK = {(128, 128), (512, 1024), (1024, 4096), (4096, 4096)}
-_CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (65, 257), (9, 1027), (3, 5000), (2, 40001))
 
-
-def _case(shape: tuple[int, ...], *suites: str, weight: str = "same", bias: str = "same") -> Case:
-    """Rows of one shape; weight and bias: "same" dtype as theirs, "float32" or "none"."""
-    name = "x".join(map(str, shape))
-    name += "" if weight == "same" else f"-weight_{weight}"
-    name += "" if bias == "same" else f"-bias_{bias}"
-    return Case(name, {"shape": shape, "weight": weight, "bias": bias}, suites)
+def _case(weight: str, bias: str) -> Case:
+    """Rows with parameters of the "same" dtype, of "float32" or with "none"."""
+    name = f"5x193-weight_{weight}-bias_{bias}"
+    return Case(name, {"shape": (5, 193), "weight": weight, "bias": bias}, ("check",))
 
 
 def _make_inputs(
     case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> Inputs:
-    shape, dtypes = case.args["shape"], {"same": dtype, "float32": torch.float32}
-
-    def normal(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+    x = fusion_cases.normal(case, dtype, device, generator)
 
     def parameter(name: str) -> Tensor | None:
-        chosen = dtypes.get(case.args[name])
-        return None if chosen is None else normal(shape[-1:], chosen)
+        chosen = {"same": dtype, "float32": torch.float32}.get(case.args.get(name, "same"))
+        if chosen is None:
+            return None
+        return torch.randn(x.shape[-1:], dtype=chosen, device=device, generator=generator)
 
-    x = normal(shape, dtype)
     return {"x": x, "weight": parameter("weight"), "bias": parameter("bias"), "eps": 1e-5}
 
 
@@ -79,32 +71,23 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.layer_norm, role="eager"),
         Implementation("native", _native, role="native"),
-        *ours(layer_norm, SELECTOR, "cpu"),
+        *ours(layer_norm, SELECTOR, "cpu", "triton"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "weight", "bias"),
     contiguous=True,
     row_inputs=("x",),
     cases=(
-        *(
-            _case((m, n), "fusion", *(("fusion-quick", "quick") if (m, n) in _QUICK else ()))
-            for m in _GRID
-            for n in _GRID
-        ),
-        *(_case(shape, "check") for shape in _CHECK),
-        _case((5, 193), "check", weight="float32", bias="float32"),
-        _case((5, 193), "check", weight="float32"),
-        _case((5, 193), "check", bias="float32"),
-        _case((5, 193), "check", weight="none", bias="none"),
-        _case((5, 193), "check", weight="none"),
-        _case((5, 193), "check", bias="none"),
+        *fusion_cases.cases(),
+        _case("float32", "float32"),
+        _case("float32", "same"),
+        _case("same", "float32"),
+        _case("none", "none"),
+        _case("none", "same"),
+        _case("same", "none"),
     ),
     dtypes=DTYPES,
-    suite_dtypes={
-        "fusion": (torch.float32, torch.bfloat16),
-        "fusion-quick": (torch.float32,),
-        "quick": (torch.float32, torch.bfloat16),
-    },
+    suite_dtypes=fusion_cases.SUITE_DTYPES,
     cost=_cost,
     # Where the bias cancels the rest, the long double oracle has eleven bits more than eager.
     budget=Budget(fp64_ratio=2.0**-8),

@@ -18,18 +18,15 @@ import triton.language as tl
 from fuseline.core.tuned import Table, Tile, find
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton.launch import Grid, Wrap, launch, ready
+from fuseline.primitives.triton.parameters import TILES, finish, partial_rows, sum_long
 from fuseline.primitives.triton.rms import (
     BLOCKS,
-    TILES,
     divide,
-    finish_dweight,
     float64_of,
     in_range,
     inverse_sqrt,
-    partial_rows,
     plus,
     second_look,
-    sum_dweight_long,
 )
 from fuseline.primitives.triton.rows import divide_up, halves, vec, whole_meta
 
@@ -410,7 +407,8 @@ def bwd(
             meta |= {"BLOCK": tile.size, "num_warps": tile.warps}
             launch(_dx_long_kernel, (n_rows,), (*tensors, *counts), meta, wrap)
         if partial is not None:
-            sum_dweight_long(dy, x, rstd, partial, wrap)
+            sum_long(dy, x, None, rstd, None, partial, True, False, wrap)
     if partial is None or weight is None:
         return dx, None
-    return dx, finish_dweight(partial, weight, wrap)
+    (dweight,) = finish(partial, (weight.dtype,), wrap)
+    return dx, dweight
