@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from fuseline.primitives.triton.launch import Wrap, launch
-from fuseline.primitives.triton.rms import TILES, finish_dweight
+from fuseline.primitives.triton.parameters import TILES, finish
 from fuseline.primitives.triton.row_sums import block, places, rows_of_program
 from fuseline.primitives.triton.rows import blocks_meta, divide_up, processors, vec
 
@@ -236,4 +236,7 @@ def bwd(
     if x.numel() > 0 and (need_dx or need_dbias):
         args = (dy, x, bias, dx, partial, n_rows, *counts)
         launch(_bwd_kernel, (columns, n_partials), args, meta, wrap)
-    return dx, None if partial is None else finish_dweight(partial, bias, wrap)
+    if partial is None:
+        return dx, None
+    (dbias,) = finish(partial, (bias.dtype,), wrap)
+    return dx, dbias
