@@ -44,9 +44,11 @@ class Contract:
     decomposed                                 the formula in differentiable torch operations
     function                                   (fwd, bwd) -> the autograd.Function over them
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
+    gradients                                  (needs, *dys, *args) -> None or a gradient for each
 
     Without `function` the operator has no operators of the second and third line: its gradient is
-    that of `decomposed` or, without that too, refused. Without `fwd_returns` the forward saves
+    that of `decomposed` (what needs no graph itself is for `gradients`, if that is quicker) or,
+    without any of these, refused. Without `fwd_returns` the forward saves
     nothing but what it takes and gives, and is the plain one. `fake`, `decomposed` and the rule
     give a tensor or, for several `returns`, a tuple of them.
     """
@@ -62,6 +64,7 @@ class Contract:
     fake_bwd: Function | None = None
     decomposed: Function | None = None
     function: Callable[[Function, Function], type[torch.autograd.Function]] | None = None
+    gradients: Function | None = None
     returns: str = "Tensor"
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
@@ -117,7 +120,7 @@ class Variant:
             return
         self.decomposed = contract.decomposed
         if contract.function is None:
-            traced, eager = (_by_formula(f, contract.decomposed) for f in (raw, self._eager))
+            traced, eager = (_by_formula(f, contract) for f in (raw, self._eager))
         else:
             *saving, bwd = pair
             fwd = saving[0] if saving else raw
@@ -182,11 +185,12 @@ def _no_gradient(name: str) -> Function:
     return refuse
 
 
-def _by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Function]:
+def _by_formula(fwd: Function, contract: Contract) -> type[torch.autograd.Function]:
     """The autograd.Function of an operator whose gradient is too rare for kernels of its own.
 
     All arguments are tensors.
     """
+    decomposed, gradients = contract.decomposed or _no_gradient(contract.name), contract.gradients
 
     class ByFormula(torch.autograd.Function):
         @staticmethod
@@ -197,6 +201,8 @@ def _by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Func
         @staticmethod
         def backward(ctx: Any, *dys: Tensor) -> Any:
             saved, needs = ctx.saved_tensors, ctx.needs_input_grad
+            if gradients is not None and not wants_graph((*dys, *saved)):
+                return gradients(needs, *dys, *saved)
             return differentiable_backward(decomposed, saved, needs, *dys)
 
     return ByFormula

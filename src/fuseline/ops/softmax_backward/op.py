@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.ops.softmax_backward import impl_eager
 from fuseline.primitives import softmax as formulas
+from fuseline.primitives.rms import statistics_dtype
 
 _NAME = "softmax_backward"
+Gradients = tuple[Tensor | None, Tensor | None]
 
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
@@ -53,6 +57,17 @@ def decomposed(dy: Tensor, y: Tensor) -> Tensor:
     return formulas.gradient(dy, y)
 
 
+def _gradients(needs: Sequence[bool], g: Tensor, dy: Tensor, y: Tensor) -> Gradients:
+    """Those of the formula, the first of which is the formula again."""
+    of_dy = softmax_backward(g, y) if needs[0] else None
+    if not needs[1]:
+        return of_dy, None
+    dtype = statistics_dtype(y)
+    g, dy, p = g.to(dtype), dy.to(dtype), y.to(dtype)
+    dy_p, g_p = ((t * p).sum(-1, keepdim=True) for t in (dy, g))
+    return of_dy, (g * (dy - dy_p)).addcmul_(dy, g_p, value=-1).to(y.dtype)
+
+
 def _eager(dy: Tensor, y: Tensor) -> Tensor:
     validate(dy, y)
     return impl_eager.softmax_backward(dy, y).contiguous()
@@ -64,5 +79,6 @@ CONTRACT = contract.Contract(
     fake=_fake,
     decomposed=decomposed,
     vmap=operator.vmap_over_rows(validate),
+    gradients=_gradients,
 )
 SELECTOR = contract.implementations(CONTRACT, None, _eager)
