@@ -223,25 +223,27 @@ struct OfTwo : rows::Alone {
   static __device__ S nothing() { return 0; }
 };
 
-// dx = y * (dy - sum(dy * y)), of (dy, y).
-template <typename T_>
-struct SoftmaxBwd : OfTwo<T_> {
+// dx of (dy, y), in one sum: that of Formula::term, of which Formula::dx makes it.
+template <typename T_, template <typename> class Formula>
+struct OneSumBwd : OfTwo<T_> {
   using Base = OfTwo<T_>;
   using typename Base::Part, typename Base::S, typename Base::T;
-  using Again = SoftmaxBwd;
+  using Again = OneSumBwd;
   static constexpr int ROUNDS = 1;
   using Row = S;
 
   Again again() const { return {}; }
-  __device__ Row begin(const ArgsOf<SoftmaxBwd>&, int64_t) const { return {}; }
+  __device__ Row begin(const ArgsOf<OneSumBwd>&, int64_t) const { return {}; }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row&, Packs<SoftmaxBwd, VEC> (&held)[ITEMS],
+  __device__ __forceinline__ Part sum(Row&, Packs<OneSumBwd, VEC> (&held)[ITEMS],
                                       const There&) const {
     S sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) sum += held[i].v[0].v[v] * held[i].v[1].v[v];
+      for (int v = 0; v < VEC; ++v) {
+        sum += Formula<T>::term(held[i].v[0].v[v], held[i].v[1].v[v]);
+      }
     }
     return {sum};
   }
@@ -250,52 +252,34 @@ struct SoftmaxBwd : OfTwo<T_> {
     row = all.value;
   }
   template <int VEC>
-  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<SoftmaxBwd, VEC>& pack,
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<OneSumBwd, VEC>& pack,
                                                 rows::Nothing) const {
     Values<S, VEC> dx;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) dx.v[v] = pack.v[1].v[v] * (pack.v[0].v[v] - row);
+    for (int v = 0; v < VEC; ++v) dx.v[v] = Formula<T>::dx(pack.v[0].v[v], pack.v[1].v[v], row);
     return dx;
   }
   __device__ void finish(const Row&, int64_t) const {}
 };
 
-// dx = dy - exp(y) * sum(dy), of (dy, y).
-template <typename T_>
-struct LogSoftmaxBwd : OfTwo<T_> {
-  using Base = OfTwo<T_>;
-  using typename Base::Part, typename Base::S, typename Base::T;
-  using Again = LogSoftmaxBwd;
-  static constexpr int ROUNDS = 1;
-  using Row = S;
-
-  Again again() const { return {}; }
-  __device__ Row begin(const ArgsOf<LogSoftmaxBwd>&, int64_t) const { return {}; }
-  template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row&, Packs<LogSoftmaxBwd, VEC> (&held)[ITEMS],
-                                      const There&) const {
-    S sum = 0;
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      for (const S dy : held[i].v[0].v) sum += dy;
-    }
-    return {sum};
-  }
-  template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
-    row = all.value;
-  }
-  template <int VEC>
-  __device__ __forceinline__ Values<S, VEC> out(const Row& row,
-                                                const Packs<LogSoftmaxBwd, VEC>& pack,
-                                                rows::Nothing) const {
-    Values<S, VEC> dx;
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) dx.v[v] = pack.v[0].v[v] - exp_of<T>(pack.v[1].v[v]) * row;
-    return dx;
-  }
-  __device__ void finish(const Row&, int64_t) const {}
+template <typename T>
+struct OfSoftmax {
+  using S = Stat<T>;
+  static __device__ __forceinline__ S term(S dy, S y) { return dy * y; }
+  static __device__ __forceinline__ S dx(S dy, S y, S sum) { return y * (dy - sum); }
 };
+
+template <typename T>
+struct OfLogSoftmax {
+  using S = Stat<T>;
+  static __device__ __forceinline__ S term(S dy, S) { return dy; }
+  static __device__ __forceinline__ S dx(S dy, S y, S sum) { return dy - exp_of<T>(y) * sum; }
+};
+
+template <typename T>
+using SoftmaxBwd = OneSumBwd<T, OfSoftmax>;
+template <typename T>
+using LogSoftmaxBwd = OneSumBwd<T, OfLogSoftmax>;
 
 // dx = p * (dp - sum(dp * p)), where dp = y * (dy - sum(dy * y)), of (dy, x): p and y again from
 // what the forward wrote.
