@@ -1,4 +1,4 @@
-"""fuseline.patch: the RMSNorm modules of a model on fuseline's kernels, each after a proof."""
+"""fuseline.patch: the norms of a model on fuseline's kernels, each after a proof."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from torch.nn import Module, Parameter
 
 from fuseline import nn
 from fuseline.core.arguments import DTYPES
-from fuseline.ops import rms_norm
-from fuseline.ops.rms_norm.op import SELECTOR
+from fuseline.core.select import Selector
+from fuseline.ops import layer_norm, rms_norm
+from fuseline.ops.layer_norm.op import SELECTOR as LAYER_NORM
+from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM
 
 EPS_NAMES = ("eps", "variance_epsilon", "epsilon", "norm_eps")
 # y = xhat * (offset + weight): Gemma's weight is what is added to one.
@@ -23,21 +25,30 @@ OFFSETS = (0.0, 1.0)
 # hold them.
 ROW_SIZES, LARGEST = (0.3, 1.0, 3.0, 1e2, 1e4, 1e6), 1e3
 # Most that two results of one formula differ by: in eps of the dtype, of the value itself (the
-# module may round twice) and of the largest gradient (it may sum in another order). For fp64 it is
-# fp32's eps: modules compute in fp32.
+# module may round twice; of a layer norm, whose terms may cancel, of |weight| + |bias|) and of the
+# largest gradient (it may sum in another order). For fp64 it is fp32's: modules compute in fp32.
 RESULT_EPS, GRADIENT_EPS = 8, 256
 LISTED = 3
 
 Words = tuple[str, str, str]
+TORCHS = (torch.nn.RMSNorm, torch.nn.LayerNorm)
 
 
 @dataclass(frozen=True)
 class Form:
-    """How a module spells the norm: where its eps is, what is added to its weight."""
+    """How a module spells the norm: where its eps is, what is added to its weight.
+
+    centred  it is a layer norm, not a root-mean-square one
+    """
 
     eps_name: str
     offset: float
     impl: str
+    centred: bool = False
+
+    @property
+    def selector(self) -> Selector:
+        return LAYER_NORM if self.centred else RMS_NORM
 
 
 @dataclass(frozen=True)
@@ -52,7 +63,7 @@ class Report:
     kept: tuple[Words, ...]
 
     def __str__(self) -> str:
-        lines = [f"{len(self.replaced)} modules run on fuseline.rms_norm now"]
+        lines = [f"{len(self.replaced)} modules run on fuseline now"]
         lines += [f"  {text}" for text in _grouped((n, c, "") for n, c in self.replaced)]
         if self.kept:
             lines.append(f"{len(self.kept)} were left alone")
@@ -67,7 +78,7 @@ class Patched(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and not kwargs and _takes(self, args[0]):
-            return _norm(self, self.form, args[0], self.weight)
+            return _norm(self, self.form, args[0], *_parameters(self))
         return super().forward(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -87,12 +98,13 @@ class _Bare(Module):
 
 
 def patch(model: Module, impl: str = "auto") -> Report:
-    """Have the RMSNorm modules of a model run on fuseline.rms_norm, in place.
+    """Have the norms of a model run on fuseline.rms_norm and fuseline.layer_norm, in place.
 
-    model  any module: torch.nn.RMSNorm and what looks like it (no children, one parameter `weight`,
-           an eps), as in transformers' Llama, Qwen, Mistral and Gemma. Each is compared on random
-           inputs, forward and gradients, with what would take its place.
-    impl   as in fuseline.rms_norm.
+    model  any module: torch.nn.RMSNorm, torch.nn.LayerNorm and what looks like them (no children, a
+           parameter `weight`, perhaps a `bias`, an eps), as in transformers' Llama, Qwen, Mistral
+           and Gemma. Each is compared on random inputs, forward and gradients, with what would take
+           its place.
+    impl   as in these two.
 
     Parameters, buffers, hooks, names, device and the state dict stay as they are, and a module is
     still an instance of its class. Inputs of another dtype than the weight's go to the module's own
@@ -101,7 +113,7 @@ def patch(model: Module, impl: str = "auto") -> Report:
     if not isinstance(model, Module):
         raise TypeError(f"model: got a {type(model).__name__}, expected a torch.nn.Module")
     if impl != "auto":
-        SELECTOR.unavailable(impl, "cpu")  # refuses unknown names
+        RMS_NORM.unavailable(impl, "cpu")  # refuses unknown names
     replaced, kept = [], []
     for name, module in list(model.named_modules()):
         if not _looks_like_a_norm(module):
@@ -136,27 +148,36 @@ def _new(own: Any, form: Form) -> Any:
     return made.__new__(made)
 
 
+def _parameters(module: Any) -> tuple[Any, Any]:
+    """The weight and the bias, each None where there is none."""
+    return module.weight, getattr(module, "bias", None)
+
+
 def _takes(module: Any, x: object) -> bool:
-    weight = module.weight
     return (
-        isinstance(x, Tensor) and x.dtype in DTYPES and (weight is None or weight.dtype == x.dtype)
+        isinstance(x, Tensor)
+        and x.dtype in DTYPES
+        and all(p is None or p.dtype == x.dtype for p in _parameters(module))
     )
 
 
-def _norm(module: Any, form: Form, x: Tensor, weight: Any) -> Tensor:
+def _norm(module: Any, form: Form, x: Tensor, weight: Any, bias: Any) -> Tensor:
     eps = getattr(module, form.eps_name)
     if eps is None:  # torch.nn.RMSNorm: the epsilon of the type that torch computes in
         eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
     ndim = 1 if weight is None else weight.dim()
     shape = x.shape
-    if isinstance(module, torch.nn.RMSNorm):
+    if isinstance(module, TORCHS):
         ndim = len(module.normalized_shape)
         if shape[-ndim:] != module.normalized_shape:
             raise ValueError(
                 f"x: got shape {tuple(shape)}, expected it to end with {module.normalized_shape}"
             )
     if ndim > 1:
-        x, weight = x.flatten(-ndim), None if weight is None else weight.flatten()
+        x = x.flatten(-ndim)
+        weight, bias = (None if p is None else p.flatten() for p in (weight, bias))
+    if form.centred:
+        return layer_norm(x, weight, bias, eps, form.impl).view(shape)
     return rms_norm(x, weight, eps, form.impl, weight_offset=form.offset).view(shape)
 
 
@@ -166,18 +187,20 @@ def _looks_like_a_norm(module: Module) -> bool:
 
 
 def _unlike(module: Any) -> str | None:
-    """What about the structure of a module without children is not RMSNorm's, or None."""
+    """What about the structure of a module without children is not a norm's, or None."""
     names = [name for name, _ in module.named_parameters()]
     if list(module.buffers()):
         return "it has buffers"
     if _eps_name(module) is None:
         return f"it has none of {', '.join(EPS_NAMES)}"
-    if isinstance(module, torch.nn.RMSNorm):
+    if isinstance(module, TORCHS):
         return None
-    if names != ["weight"]:
-        return f"its parameters are {', '.join(names) or 'none'}; expected weight alone"
-    if module.weight.dim() != 1:
-        return f"its weight has {module.weight.dim()} dimensions, expected 1"
+    if sorted(names) not in (["weight"], ["bias", "weight"]):
+        return f"its parameters are {', '.join(names) or 'none'}; expected weight, perhaps bias"
+    for name in names:
+        shape = tuple(getattr(module, name).shape)
+        if len(shape) != 1 or shape != module.weight.shape:
+            return f"its {name} has shape {shape}, expected one dimension, the weight's"
     return None
 
 
@@ -194,23 +217,36 @@ def _form(module: Any, impl: str) -> Form | str:
         return "its forward was replaced on the instance"
     if why := _unlike(module):
         return why
-    weight = module.weight
+    weight, bias = _parameters(module)
+    for name, p in (("weight", weight), ("bias", bias)):
+        if p is not None and (type(p) is not Parameter or p.dtype not in DTYPES):
+            return f"its {name} is a {type(p).__name__} of {p.dtype}"
     device = torch.device("cpu") if weight is None else weight.device
-    if weight is not None and (type(weight) is not Parameter or weight.dtype not in DTYPES):
-        return f"its weight is a {type(weight).__name__} of {weight.dtype}"
     if device.type == "meta":
         return "its weight is on meta: load it first"
-    if why := _unavailable(impl, device.type):
-        return why
+    forms = _forms(module, impl)
+    reasons = [_unavailable(form, device.type) for form in forms]
+    able = [form for form, reason in zip(forms, reasons, strict=True) if reason is None]
+    return _proven(module, able, device) if able else str(reasons[0])
+
+
+def _forms(module: Any, impl: str) -> list[Form]:
+    """How it may spell the norm."""
+    weight, bias = _parameters(module)
     eps_name = _eps_name(module)
     assert eps_name is not None
-    offsets = OFFSETS if weight is not None else OFFSETS[:1]
-    return _proven(module, [Form(eps_name, offset, impl) for offset in offsets], device)
+    forms = []
+    if bias is None and not isinstance(module, torch.nn.LayerNorm):
+        offsets = OFFSETS if weight is not None else OFFSETS[:1]
+        forms += [Form(eps_name, offset, impl) for offset in offsets]
+    if getattr(module, eps_name) is not None and not isinstance(module, torch.nn.RMSNorm):
+        forms.append(Form(eps_name, 0.0, impl, centred=True))
+    return forms
 
 
-def _unavailable(impl: str, device_type: str) -> str | None:
-    names = SELECTOR.names[:-1] if impl == "auto" else (impl,)
-    reasons = {name: SELECTOR.unavailable(name, device_type) for name in names}
+def _unavailable(form: Form, device_type: str) -> str | None:
+    names = form.selector.names[:-1] if form.impl == "auto" else (form.impl,)
+    reasons = {name: form.selector.unavailable(name, device_type) for name in names}
     if None in reasons.values():
         return None
     return "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
@@ -244,16 +280,25 @@ def _gap(module: Any, form: Form, dtype: torch.dtype, device: torch.device) -> f
     scale = max(getattr(module, form.eps_name) or torch.finfo(torch.float32).eps, 1e-12) ** 0.5
     sizes = (sizes * scale).clamp(max=LARGEST)
     x = (torch.randn(len(ROW_SIZES), *shape, generator=generator) * sizes).to(device, dtype)
-    weight = torch.randn(shape, generator=generator).to(device, dtype)
     dy = torch.randn(x.shape, generator=generator).to(device, dtype)
-    given = {} if module.weight is None else {"norm.weight": weight.requires_grad_()}
+    given = {
+        name: torch.randn(shape, generator=generator).to(device, dtype).requires_grad_()
+        for name, own in zip(("weight", "bias"), _parameters(module), strict=True)
+        if own is not None
+    }
+    weight, bias = given.get("weight"), given.get("bias")
     leaves = (x.requires_grad_(), *given.values())
     with torch.enable_grad():
-        theirs = torch.func.functional_call(_Bare(module), given, (x,))
-        ours = _norm(module, form, x, given.get("norm.weight"))
+        named = {f"norm.{name}": p for name, p in given.items()}
+        theirs = torch.func.functional_call(_Bare(module), named, (x,))
+        ours = _norm(module, form, x, weight, bias)
     if (theirs.shape, theirs.dtype) != (ours.shape, ours.dtype):
         return float("inf")
-    pairs = [(ours, theirs, theirs.abs(), RESULT_EPS)]
+    size = theirs.abs()
+    if form.centred:  # |weight| + |bias|
+        size = torch.ones_like(x) if weight is None else weight.abs().expand_as(x)
+        size = size if bias is None else size + bias.abs()
+    pairs = [(ours, theirs, size, RESULT_EPS)]
     if dtype == torch.float32:
         grads = (torch.autograd.grad(y, leaves, dy) for y in (ours, theirs))
         pairs += [(a, b, b.abs().amax(-1, True), GRADIENT_EPS) for a, b in zip(*grads, strict=True)]
