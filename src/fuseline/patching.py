@@ -149,8 +149,9 @@ def _new(own: Any, form: Form) -> Any:
 
 
 def _parameters(module: Any) -> tuple[Any, Any]:
-    """The weight and the bias, each None where there is none."""
-    return module.weight, getattr(module, "bias", None)
+    """The weight and the bias, each None where there is none; a bias may be a mere flag."""
+    bias = getattr(module, "bias", None)
+    return module.weight, bias if isinstance(bias, Tensor) else None
 
 
 def _takes(module: Any, x: object) -> bool:

@@ -171,6 +171,24 @@ class Gated(Half):
         return torch.nn.functional.rms_norm(x * gate, (8,), self.weight, self.eps)
 
 
+class Flagged(torch.nn.Module):
+    """The norm, in whose class `bias` says that there is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.eps, self.bias = torch.nn.Parameter(torch.ones(8)), 1e-6, False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.nn.functional.rms_norm(x, (8,), self.weight, self.eps)
+
+
+def test_a_bias_that_is_a_flag() -> None:
+    norm, x = Flagged(), torch.randn(3, 8)
+    wanted = norm(x)
+    assert len(fuseline.patch(norm).replaced) == 1
+    torch.testing.assert_close(norm(x), wanted)
+
+
 class Unbiased(torch.nn.Module):
     """A layer norm by the variance of a sample."""
 

@@ -120,7 +120,9 @@ class Variant:
             return
         self.decomposed = contract.decomposed
         if contract.function is None:
-            traced, eager = (_by_formula(f, contract) for f in (raw, self._eager))
+            traced, eager = (
+                _by_formula(f, contract.decomposed, contract.gradients) for f in (raw, self._eager)
+            )
         else:
             *saving, bwd = pair
             fwd = saving[0] if saving else raw
@@ -185,12 +187,13 @@ def _no_gradient(name: str) -> Function:
     return refuse
 
 
-def _by_formula(fwd: Function, contract: Contract) -> type[torch.autograd.Function]:
+def _by_formula(
+    fwd: Function, decomposed: Function, gradients: Function | None
+) -> type[torch.autograd.Function]:
     """The autograd.Function of an operator whose gradient is too rare for kernels of its own.
 
     All arguments are tensors.
     """
-    decomposed, gradients = contract.decomposed or _no_gradient(contract.name), contract.gradients
 
     class ByFormula(torch.autograd.Function):
         @staticmethod
