@@ -23,7 +23,7 @@ SPECS = {
     name: table.load()[name]
     for name in ("horizontal_reduction_pointwise", "horizontal_reduction_reduction")
 }
-IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+IMPLS = [("cpu", "auto"), pytest.param("cuda", "auto", marks=pytest.mark.gpu)]
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))

@@ -22,7 +22,10 @@ from fuseline.testing.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["layer_norm"]
-IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+IMPLS = [
+    ("cpu", "auto"),
+    *(pytest.param("cuda", impl, marks=pytest.mark.gpu) for impl in ("cuda", "triton")),
+]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 pytestmark = pytest.mark.skipif(
@@ -104,8 +107,10 @@ def test_what_a_bias_leaves_is_right(n: int, dtype: torch.dtype, device: str, im
     gap = torch.from_numpy(abs(y.double().cpu().numpy() - exact).astype("float64"))
     rounding = accuracy.ulp(torch.from_numpy(exact.astype("float64")), dtype)
     lost = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
-    # Of xhat and its rest: 2^-40 for fp32; in fp64 long double knows no more than 2^-61.
-    assert (gap <= rounding + max(lost * 2**-17, 2.0**-61) * size).all()
+    # Of xhat and its rest: 2^-40 for fp32; in fp64 long double knows no more than 2^-60. CUDA's
+    # xhat has no rest, but is rounded at most four times.
+    kept = 2 if impl == "cuda" else 2.0**-17
+    assert (gap <= rounding + max(lost * kept, 2.0**-60) * size).all()
 
 
 def oracle(given: dict[str, Any]) -> Any:

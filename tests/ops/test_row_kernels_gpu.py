@@ -10,9 +10,13 @@ from ops.on_a_gpu import askew, kernels
 
 from fuseline import table
 from fuseline.core.spec import Case, OpSpec
+from fuseline.testing.accuracy import as_tuple
 from fuseline.testing.trial import Trial
 
-OPS = ("double_softmax", "log_softmax", "norm_chain", "softmax", "softmax_backward")
+OPS = (
+    "double_softmax", "horizontal_reduction_pointwise", "horizontal_reduction_reduction",
+    "layer_norm", "log_softmax", "norm_chain", "softmax", "softmax_backward",
+)  # fmt: skip
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Rows of part of a warp, of one, of blocks, clusters, and longer; whole 16-byte accesses and not.
 LENGTHS = (1, 7, 61, 64, 100, 128, 256, 510, 512, 520, 1024, 1027, 2048, 4096, 4104)
@@ -39,8 +43,9 @@ def _wrong(op: str, shape: tuple[int, int], dtype: torch.dtype, offset: int) -> 
     spec = table.load()[op]
     trial = Trial(spec, spec.implementation("cuda"), spec.cases[0], dtype, torch.device("cuda"))
     inputs = _inputs(spec, shape, dtype, offset)
-    dy = (askew(shape, offset, dtype),)
-    return trial.wrong(inputs, "fwd") or trial.wrong(inputs, "bwd", dy)
+    outputs = as_tuple(spec.reference(**inputs))
+    dys = tuple(askew(tuple(y.shape), offset, dtype) for y in outputs)
+    return trial.wrong(inputs, "fwd") or trial.wrong(inputs, "bwd", dys)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -72,10 +77,25 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
         (70000, "row_again"),
     ):
         inputs = _inputs(spec, (67, n), dtype, 0)
-        whole = call(**inputs)
-        assert torch.equal(whole, call(**inputs))
+        whole = as_tuple(call(**inputs))
+        assert all(map(torch.equal, whole, as_tuple(call(**inputs))))
         names = kernels(lambda inputs=inputs: call(**inputs))
         assert [kind in name for name in names if "rows::" in name] == [True], names
         for rows in (slice(0, 1), slice(13, 46)):
             part = {k: v[rows] if k in spec.row_inputs else v for k, v in inputs.items()}
-            assert torch.equal(call(**part), whole[rows]), (n, rows)
+            cut = [t[rows] for t in whole]
+            assert all(map(torch.equal, as_tuple(call(**part)), cut)), (n, rows)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_parameters_at_odd_addresses(dtype: torch.dtype) -> None:
+    """Of aligned rows, and of the other dtype than these."""
+    spec = table.load()["layer_norm"]
+    trial = Trial(spec, spec.implementation("cuda"), spec.cases[0], dtype, torch.device("cuda"))
+    other = dtype if dtype == torch.float64 else torch.float32
+    for n in (256, 2048, 32768):
+        inputs = _inputs(spec, (5, n), dtype, 0)
+        for offset, kind in ((1, dtype), (0, other), (3, other)):
+            for name in ("weight", "bias"):
+                odd = askew((n,), offset, kind)
+                assert trial.wrong(inputs | {name: odd}, "fwd") is None, (n, name, offset)

@@ -159,6 +159,8 @@ class OpSpec:
     row_ndim         trailing dimensions that make one row
     longdouble       (direction, dy, **numpy longdouble inputs) -> outputs ("fwd", dy None) or
                      gradients in the order of `differentiable` ("bwd"): the oracle for fp64
+    added            (**inputs) -> what the first output adds last, which may cancel the rest: its
+                     error counts in ULP of the larger of the two; None: of the output
     cost             (inputs, direction) -> Cost; None: bytes of inputs and outputs
     budget           accuracy limits
     error_cases      bad inputs and the errors they must raise
@@ -178,6 +180,7 @@ class OpSpec:
     row_inputs: tuple[str, ...] = ()
     row_ndim: int = 1
     longdouble: Callable[..., tuple[Any, ...]] | None = None
+    added: Callable[..., Any] | None = None
     formula: str = ""
     cost: Callable[[Inputs, Direction], Cost] | None = None
     budget: Budget = field(default_factory=Budget)

@@ -96,7 +96,8 @@ def errors(
     for part in _chunks(spec, inputs, results, dys):
         for name, ref in oracle(spec, part.inputs, direction, part.dys).items():
             if part.whole or direction == "fwd" or name in spec.row_inputs:
-                tallies.setdefault(name, _Tally()).add(part.results.get(name), ref)
+                added = _added(spec, part.inputs, name)
+                tallies.setdefault(name, _Tally()).add(part.results.get(name), ref, added=added)
             else:
                 summed[name] = summed[name] + ref if name in summed else ref
     for name, ref in summed.items():
@@ -158,8 +159,17 @@ class _Tally:
         self._wrong = False
         self._dtype = torch.float64
 
-    def add(self, out: Tensor | None, ref: Tensor, delta: Tensor | None = None) -> None:
-        """Take in `out` against `ref` (fp64); `delta` = out - ref where fp64 is too coarse."""
+    def add(
+        self,
+        out: Tensor | None,
+        ref: Tensor,
+        delta: Tensor | None = None,
+        added: Tensor | None = None,
+    ) -> None:
+        """Take in `out` against `ref` (fp64); `delta` = out - ref where fp64 is too coarse.
+
+        `added` is the term whose digits an error counts in where it is larger than `ref`.
+        """
         if out is None or out.shape != ref.shape:
             self._wrong = True
             return
@@ -183,7 +193,8 @@ class _Tally:
         gap = torch.where(comparable, gap, zero)
         ref = torch.where(ref.isfinite(), ref, zero)
         self._max_abs = max(self._max_abs, gap.max().item())
-        self._max_ulp = max(self._max_ulp, (gap / ulp(ref, self._dtype)).max().item())
+        size = ref if added is None else torch.maximum(ref.abs(), added.abs())
+        self._max_ulp = max(self._max_ulp, (gap / ulp(size, self._dtype)).max().item())
         self._max_ref = max(self._max_ref, ref.abs().max().item())
         self._squares += gap.square().sum().item()
         self._count += ref.numel()
@@ -195,6 +206,12 @@ class _Tally:
         unit = info.eps * max(self._max_ref, info.tiny)
         rms = math.sqrt(self._squares / self._count) if self._count else 0.0
         return ErrorFigures(self._max_abs, rms, self._max_ulp, self._max_abs / unit)
+
+
+def _added(spec: OpSpec, inputs: Inputs, name: str) -> Tensor | None:
+    """The spec's `added` to the first output, in fp64."""
+    added = spec.added(**inputs) if spec.added and name == "out0" else None
+    return added if added is None else added.to(torch.float64)
 
 
 def ulp(ref: Tensor, dtype: torch.dtype) -> Tensor:
@@ -305,7 +322,9 @@ def _errors_longdouble(
         out = results.get(name)
         same_shape = out is not None and tuple(out.shape) == ref.shape
         delta = _difference(out, ref) if out is not None and same_shape else None
-        tally.add(None if out is None else out.detach().cpu(), _narrow(ref), delta)
+        added = _added(spec, inputs, name)
+        added = added if added is None else added.cpu()
+        tally.add(None if out is None else out.detach().cpu(), _narrow(ref), delta, added)
         figures[name] = tally.figures()
     return figures
 

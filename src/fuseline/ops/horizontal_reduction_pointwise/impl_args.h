@@ -8,4 +8,11 @@ namespace fuseline::horizontal_reduction_pointwise {
 
 constexpr NormArgs kArgs{"horizontal_reduction_pointwise"};
 
+// `dsum` comes back contiguous.
+inline void check_bwd(Tensor& dsum, const Tensor& dcos, const Tensor& x) {
+  kArgs.check_rows(x);
+  kArgs.check_one_a_row("dsum", dsum, x, x.scalar_type());
+  kArgs.check_twin("dcos", dcos, x);
+}
+
 }  // namespace fuseline::horizontal_reduction_pointwise

@@ -23,9 +23,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x) {
 }
 
 Tensor backward(Tensor dsum, const Tensor& dcos, const Tensor& x) {
-  kArgs.check_rows(x);
-  kArgs.check_one_a_row("dsum", dsum, x, x.scalar_type());
-  kArgs.check_twin("dcos", dcos, x);
+  check_bwd(dsum, dcos, x);
   Tensor dx = allocate_like(x);
   const Rows dys = rows_of(dcos), xs = rows_of(x);
   const BackwardArgs args{dsum.const_data_ptr(),

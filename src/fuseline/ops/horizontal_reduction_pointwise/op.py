@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.layout import as_rows, flat
 from fuseline.ops.horizontal_reduction_pointwise import impl_eager
 
 _NAME = "horizontal_reduction_pointwise"
@@ -24,7 +19,7 @@ def horizontal_reduction_pointwise(x: Tensor, impl: str = "auto") -> Pair:
 
     x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless the
           last stride is 1 and the leading dimensions collapse to one row stride.
-    impl  "auto", or one of "cpu", "triton", "eager" (the two operations).
+    impl  "auto", or one of "cuda", "cpu", "eager" (the two operations).
 
     Returns (sum, cos), contiguous, of x's dtype, rounded once; sum has x's shape without its last
     dimension, cos has x's. The sum is in float64 (float64: with what its additions lose; half types
@@ -59,33 +54,10 @@ _SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed, outputs=("su
 CONTRACT = _SAVING.contract()
 
 
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.horizontal_reduction_pointwise import impl_triton
-
-    return impl_triton
-
-
-def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Pair:
-    validate(x)
-    total, cos = _triton().fwd(as_rows(x), wrap=wrap)
-    return total.view(x.shape[:-1]), cos.view(x.shape)
-
-
-def _triton_bwd(
-    dsum: Tensor, dcos: Tensor, x: Tensor, wrap: Callable[[Any], Any] | None = None
-) -> Tensor:
-    _SAVING.validate_bwd(dsum, dcos, x)
-    dx: Tensor = _triton().bwd(flat(dsum), as_rows(dcos), as_rows(x), wrap=wrap)
-    return dx.view(x.shape)
-
-
 def _eager(x: Tensor) -> Pair:
     validate(x)
     total, cos = impl_eager.horizontal_reduction_pointwise(x)
     return total.contiguous(), cos.contiguous()
 
 
-_TRITON = contract.Kernels(run=_triton_run, bwd=_triton_bwd)
-SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
+SELECTOR = contract.implementations(CONTRACT, None, _eager)

@@ -28,7 +28,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.horizontal_reduction_pointwise, role="eager"),
-        *ours(horizontal_reduction_pointwise, SELECTOR, "cpu", "triton"),
+        *ours(horizontal_reduction_pointwise, SELECTOR, "cpu", "cuda"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

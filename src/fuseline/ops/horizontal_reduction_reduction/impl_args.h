@@ -14,4 +14,13 @@ inline void check(const Tensor& x) {
                   ", expected at least one column");
 }
 
+// What has one element a row comes back contiguous.
+inline void check_bwd(Tensor& dsum, Tensor& damax, const Tensor& x, Tensor& amax, Tensor& count) {
+  check(x);
+  kArgs.check_one_a_row("dsum", dsum, x, x.scalar_type());
+  kArgs.check_one_a_row("damax", damax, x, x.scalar_type());
+  kArgs.check_one_a_row("amax", amax, x, x.scalar_type());
+  kArgs.check_one_a_row("count", count, x, ScalarType::Double);
+}
+
 }  // namespace fuseline::horizontal_reduction_reduction

@@ -36,11 +36,7 @@ std::tuple<Tensor, Tensor, Tensor> horizontal_reduction_reduction_fwd(const Tens
 
 Tensor horizontal_reduction_reduction_bwd(Tensor dsum, Tensor damax, const Tensor& x, Tensor amax,
                                           Tensor count) {
-  check(x);
-  kArgs.check_one_a_row("dsum", dsum, x, x.scalar_type());
-  kArgs.check_one_a_row("damax", damax, x, x.scalar_type());
-  kArgs.check_one_a_row("amax", amax, x, x.scalar_type());
-  kArgs.check_one_a_row("count", count, x, ScalarType::Double);
+  check_bwd(dsum, damax, x, amax, count);
   Tensor dx = allocate_like(x);
   const Rows xs = rows_of(x);
   const BackwardArgs args{dsum.const_data_ptr(),

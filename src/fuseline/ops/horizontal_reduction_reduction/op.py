@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.layout import as_rows, flat
 from fuseline.ops.horizontal_reduction_reduction import impl_eager
 
 _NAME = "horizontal_reduction_reduction"
@@ -24,7 +19,7 @@ def horizontal_reduction_reduction(x: Tensor, impl: str = "auto") -> Pair:
 
     x     (..., N) with N > 0, float64, float32, float16 or bfloat16; any layout. One copy is made
           unless the last stride is 1 and the leading dimensions collapse to one row stride.
-    impl  "auto", or one of "cpu", "triton", "eager" (the two operations).
+    impl  "auto", or one of "cuda", "cpu", "eager" (the two operations).
 
     Returns (sum, amax), contiguous, of x's dtype and x's shape without its last dimension. The sum
     is rounded once, from float64 (float64: with what its additions lose; half types may take blocks
@@ -68,47 +63,9 @@ _SAVING = operator.SavingInput(
 CONTRACT = _SAVING.contract()
 
 
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.horizontal_reduction_reduction import impl_triton
-
-    return impl_triton
-
-
-def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Pair:
-    validate(x)
-    total, amax, _ = _triton().fwd(as_rows(x), save_count=False, wrap=wrap)
-    return total.view(x.shape[:-1]), amax.view(x.shape[:-1])
-
-
-def _triton_fwd(
-    x: Tensor, wrap: Callable[[Any], Any] | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
-    validate(x)
-    outputs = _triton().fwd(as_rows(x), save_count=True, wrap=wrap)
-    total, amax, count = (t.view(x.shape[:-1]) for t in outputs)
-    return total, amax, count
-
-
-def _triton_bwd(
-    dsum: Tensor,
-    damax: Tensor,
-    x: Tensor,
-    amax: Tensor,
-    count: Tensor,
-    wrap: Callable[[Any], Any] | None = None,
-) -> Tensor:
-    _SAVING.validate_bwd(dsum, damax, x, amax, count)
-    dsum, damax, amax, count = (flat(t) for t in (dsum, damax, amax, count))
-    dx: Tensor = _triton().bwd(dsum, damax, as_rows(x), amax, count, wrap=wrap)
-    return dx.view(x.shape)
-
-
 def _eager(x: Tensor) -> Pair:
     validate(x)
     return impl_eager.horizontal_reduction_reduction(x)
 
 
-_TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
-SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
+SELECTOR = contract.implementations(CONTRACT, None, _eager)

@@ -31,7 +31,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.horizontal_reduction_reduction, role="eager"),
-        *ours(horizontal_reduction_reduction, SELECTOR, "cpu", "triton"),
+        *ours(horizontal_reduction_reduction, SELECTOR, "cpu", "cuda"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

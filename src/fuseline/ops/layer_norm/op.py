@@ -37,8 +37,8 @@ def layer_norm(
     weight  (N,), of x's dtype or float32; None: 1.
     bias    as weight, whatever that is; None: 0.
     eps     not negative.
-    impl    "auto", or one of "cpu", "triton", "eager" (the plain formula: a mean that is large
-            beside the spread costs it digits).
+    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: a mean that is
+            large beside the spread costs it digits).
 
     Returns y, contiguous, with x's shape and dtype, rounded once; exact to a rounding also where
     the mean is 10^7 times the spread (float64: 10^10). Saved for backward: x, weight, bias, mean,
@@ -244,3 +244,4 @@ def _eager(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) ->
 
 _TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
 SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
+contract.lend_backward(CONTRACT, _TRITON)

@@ -27,7 +27,9 @@ template <typename T_>
 struct Forward : rows::Alone {
   using T = T_;
   using S = Stat<T>;
-  using Part = ExactSum<T>;
+  using Total = ExactSum<T>;
+  template <int>
+  using Part = Total;
   using Again = Forward;
   static constexpr int INPUTS = 1, ROUNDS = 1;
   static constexpr bool REPAIRS = true;
@@ -42,14 +44,14 @@ struct Forward : rows::Alone {
   Again again() const { return *this; }
   __device__ Row begin(const ArgsOf<Forward>&, int64_t) const { return {}; }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row&, Packs<Forward, VEC> (&held)[ITEMS],
-                                      const There&) const {
-    return total<Part, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
+  __device__ __forceinline__ Total sum(Row&, Packs<Forward, VEC> (&held)[ITEMS],
+                                       const There&) const {
+    return total<Total, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     double sum = all.value, power = sixth(sum) * sum;
-    if constexpr (std::is_same_v<Part, Compensated>) {
+    if constexpr (std::is_same_v<Total, Compensated>) {
       if (power != 0) power += 7 * power * (all.lost / sum);
       sum += all.lost;
     }
@@ -91,7 +93,9 @@ template <typename T_>
 struct Backward : rows::Alone {
   using T = T_;
   using S = Stat<T>;
-  using Part = ExactSum<T>;
+  using Total = ExactSum<T>;
+  template <int>
+  using Part = Total;
   using Again = Backward;
   static constexpr int INPUTS = 2, ROUNDS = 1;
   struct Row {
@@ -104,18 +108,18 @@ struct Backward : rows::Alone {
   Again again() const { return *this; }
   __device__ Row begin(const ArgsOf<Backward>&, int64_t index) const { return {sums[index]}; }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row&, Packs<Backward, VEC> (&held)[ITEMS],
-                                      const There&) const {
-    return total<Part, T, VEC, ITEMS>([&](int i, int v) {
+  __device__ __forceinline__ Total sum(Row&, Packs<Backward, VEC> (&held)[ITEMS],
+                                       const There&) const {
+    return total<Total, T, VEC, ITEMS>([&](int i, int v) {
       using Term = std::conditional_t<sizeof(T) == 2, float, double>;
       return static_cast<Term>(held[i].v[0].v[v]) * static_cast<Term>(held[i].v[1].v[v]);
     });
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     row.power = sixth(row.sum) * row.sum;
     double dot = all.value;
-    if constexpr (std::is_same_v<Part, Compensated>) dot += all.lost;
+    if constexpr (std::is_same_v<Total, Compensated>) dot += all.lost;
     row.shift = 7 * sixth(row.sum) * dot;
     row.fits = fits<S>(row.power) && fits<S>(row.shift);
   }

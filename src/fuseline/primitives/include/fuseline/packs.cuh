@@ -135,22 +135,6 @@ __device__ __forceinline__ void store(T* p, const Pack<T, VEC>& pack) {
   *reinterpret_cast<Pack<T, VEC>*>(p) = pack;
 }
 
-// Loads a pack that no thread of the kernel writes, zeros if not `wanted`: without a branch, so
-// that loads may go ahead of other packs' stores.
-template <typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> load_if(bool wanted, const T* p) {
-  if constexpr (sizeof(T) * VEC == 16) {
-    uint4 v;
-    asm("{\n.reg .pred wanted;\nsetp.ne.s32 wanted, %5, 0;\n"
-        "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
-        "@wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-        : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-        : "l"(p), "r"(static_cast<int>(wanted)));
-    return *reinterpret_cast<const Pack<T, VEC>*>(&v);
-  }
-  return wanted ? load<T, VEC>(p) : Pack<T, VEC>{};
-}
-
 // Loads a pack with hints to both caches: it is needed again (KEEP), or for the last time.
 template <bool KEEP, typename T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> load_hinted(const T* p) {

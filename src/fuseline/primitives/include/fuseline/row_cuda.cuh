@@ -2,18 +2,23 @@
 //
 // An operator is a type Op, passed to the kernel by value:
 //   T, S             the elements, and the type computed in
-//   INPUTS, ROUNDS   tensors read; sums over the row, one after the other
+//   INPUTS, ROUNDS   tensors read; sums over the row, one after the other, or none
+//   WRITES, REPAIRS  whether there is an output besides what finish() writes; whether a row may
+//   have
+//                    to be made otherwise: strange() says that, and repair() makes it
+//   aligned()        whether what `ahead` loads may be loaded in packs
 //   nothing()        stands for columns that are not there
-//   Part             what is summed; Part::none(), plus(a, b), and over_lanes(part, width): the
-//                    parts of `width` neighbouring lanes, together, in each of them
+//   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
+//   of
+//                    `width` neighbouring lanes, together, in each of them; and Part::QUICK: a few
+//                    are sooner put together by each thread than by lanes
 //   Row              what a thread knows of its row; begin(args, index) -> Row
 //   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it
-//   ahead<VEC>       (wanted, column) -> what else `out` needs there
+//   ahead<VEC, EARLY>  (wanted, column) -> what else `out` needs there
 //   out              (row, pack, what was ahead) -> values of the output
 //   finish           (row, index): what one thread a row writes besides
 //   Again, again()   the same for rows that are read again, where changed packs are lost
-//   strange, repair  if there is Op::REPAIRS: whether a row is to be made otherwise, and how
 #pragma once
 
 #include "fuseline/cluster.cuh"
@@ -77,25 +82,28 @@ struct Inputs {
 };
 
 // The parts of all threads of a row, together, in each of them, in an order that depends on their
-// number alone. A row of several warps has the block to itself and `scratch`, one part a warp.
-template <bool MULTI_WARP, int MAX_THREADS, typename Part>
-__device__ __forceinline__ Part row_part(Part p, int row_threads, Part* scratch) {
+// number alone. A row of several warps has the block to itself.
+template <bool MULTI_WARP, int MAX_THREADS, int ROUND, typename Part>
+__device__ __forceinline__ Part row_part(Part p, int row_threads) {
   if constexpr (!MULTI_WARP) {
     return over_lanes(p, row_threads);
   } else {
+    __shared__ Part scratch[kWarp];  // of this round
     p = over_lanes(p, kWarp);
     constexpr int WARPS = MAX_THREADS / kWarp;  // a power of two
     const int warp = threadIdx.x % WARPS;
     if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = p;
     __syncthreads();
-    return over_lanes(warp < row_threads / kWarp ? scratch[warp] : Part::none(), WARPS);
+    const int warps = row_threads / kWarp;
+    if constexpr (Part::QUICK && WARPS <= 8) {
+      Part all = scratch[0];
+#pragma unroll
+      for (int i = 1; i < WARPS; ++i) all = plus(all, i < warps ? scratch[i] : Part::none());
+      return all;
+    }
+    return over_lanes(warp < warps ? scratch[warp] : Part::none(), WARPS);
   }
 }
-
-template <typename Op, typename = void>
-constexpr bool kRepairs = false;
-template <typename Op>
-constexpr bool kRepairs<Op, std::enable_if_t<Op::REPAIRS>> = true;
 
 // Makes the rows of a block that are not to be made as others, which all its threads do if one of
 // them has such a row. Returns whether this thread's is done.
@@ -103,7 +111,7 @@ template <bool MULTI_WARP, typename Op>
 __device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
                                          const typename Op::Row& row, int64_t index, bool active,
                                          int lane, int row_threads) {
-  if constexpr (kRepairs<Op>) {
+  if constexpr (Op::REPAIRS) {
     __shared__ double scratch[kWarp];
     const bool again = active && op.strange(row);
     if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
@@ -116,23 +124,33 @@ __device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
   return false;
 }
 
+// What most operators are.
+struct Plain {
+  static constexpr bool WRITES = true, REPAIRS = false;
+  static bool aligned() { return true; }
+};
 // Base of operators whose `out` needs nothing besides.
 struct Nothing {};
-struct Alone {
-  template <int VEC>
+struct Alone : Plain {
+  template <int VEC, bool EARLY>
   __device__ Nothing ahead(bool, int64_t) const {
     return {};
   }
 };
 
 // How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
-// accesses of VEC elements.
-template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_>
+// accesses of VEC elements. EARLY asks for what `out` needs besides before the sums are known,
+// which takes registers.
+template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
+          bool EARLY_ = false>
 struct Shape {
   static constexpr int VEC = VEC_, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0;
+  static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, EARLY = EARLY_;
 };
+
+template <int ROUND>
+using Round = std::integral_constant<int, ROUND>;
 
 // The sums over a row whose packs a thread holds; `whole` puts the parts of all threads together.
 template <int ROUND, typename Op, int VEC, int ITEMS, typename There, typename Whole>
@@ -141,71 +159,90 @@ __device__ __forceinline__ void rounds(const Op& op, typename Op::Row& row,
                                        const Whole& whole) {
   if constexpr (ROUND < Op::ROUNDS) {
     const auto part = op.template sum<ROUND>(row, held, there);
-    op.template end<ROUND>(row, whole(part, ROUND), n);
+    op.template end<ROUND>(row, whole(part, Round<ROUND>{}), n);
     rounds<ROUND + 1>(op, row, held, n, there, whole);
   }
 }
 
-// Makes and writes the packs of a thread that are there, STEP columns apart from `first` on.
-template <typename Op, int VEC, int ITEMS, typename There>
-__device__ __forceinline__ void write(const Op& op, const typename Op::Row& row,
-                                      const Packs<Op, VEC> (&held)[ITEMS], typename Op::T* out,
-                                      int first, int step, const There& there) {
+// Writes the packs of a thread that are there, STEP columns apart from `first` on. EARLY, what
+// `out` needs besides is asked for when this is made.
+template <typename Op, int VEC, int ITEMS, int STEP, bool EARLY, typename There>
+struct Writer {
+  const Op& op;
+  const int first;
+  const There& there;
+  decltype(op.template ahead<VEC, EARLY>(true, 0)) ahead[EARLY ? ITEMS : 1];
+
+  __device__ __forceinline__ Writer(const Op& op, int first, const There& there)
+      : op(op), first(first), there(there) {
+    if constexpr (EARLY) {
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    const auto ahead = op.template ahead<VEC>(there(i), first + i * step);
-    const auto y = pack<typename Op::T>(op.out(row, held[i], ahead));
-    if (there(i)) store<typename Op::T, VEC>(out + i * step, y);
+      for (int i = 0; i < ITEMS; ++i) ahead[i] = of(i);
+    }
   }
-}
+  __device__ __forceinline__ auto of(int i) const {
+    return op.template ahead<VEC, EARLY>(there(i), first + i * STEP);
+  }
+  __device__ __forceinline__ void write(const typename Op::Row& row,
+                                        const Packs<Op, VEC> (&held)[ITEMS],
+                                        typename Op::T* out) const {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const auto y =
+          pack<typename Op::T>(op.out(row, held[i], EARLY ? ahead[EARLY ? i : 0] : of(i)));
+      if (there(i)) store<typename Op::T, VEC>(out + i * STEP, y);
+    }
+  }
+};
 
 // Reads each row once, into ITEMS packs a thread. Needs n <= row threads * ITEMS * VEC.
 template <typename Op, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
-  using Part = typename Op::Part;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
-  __shared__ Part scratch[Shape::ROW_IS_BLOCK ? Op::ROUNDS : 1][kWarp];
-  const int row_threads = Shape::ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
+  constexpr int ROW_THREADS = Shape::ROW_IS_BLOCK ? Shape::MAX_THREADS : Shape::ROW_THREADS;
   int lane = threadIdx.x;
   int64_t index = blockIdx.x;
   if constexpr (!Shape::ROW_IS_BLOCK) {
     index = index * (Shape::MAX_THREADS / Shape::ROW_THREADS) + lane / Shape::ROW_THREADS;
     lane %= Shape::ROW_THREADS;
   }
-  const int step = row_threads * VEC;
+  constexpr int STEP = ROW_THREADS * VEC;
   const bool active = index < a.rows;
   const int cols = (active ? static_cast<int>(a.n) : 0) - lane * VEC;  // of this thread
   const Inputs<Op> in(a, index, lane * VEC);
 
   typename Op::Row row = op.begin(a, active ? index : 0);
-  const auto there = [&](int i) { return i * step < cols; };
+  const auto there = [&](int i) { return i * STEP < cols; };
   Packs<Op, VEC> held[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
-    held[i] = there(i) ? in.template load<VEC>(i * step) : Packs<Op, VEC>::none();
+    held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
   }
-  // Of long rows of fp32 it would take the registers that hold them.
-  constexpr bool EARLY = VEC * ITEMS <= 16 || sizeof(typename Op::T) == 2;
-  decltype(op.template ahead<VEC>(true, 0)) ahead[EARLY ? ITEMS : 1];
-  if constexpr (EARLY) {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      ahead[i] = op.template ahead<VEC>(there(i), lane * VEC + i * step);
-    }
-  }
-  rounds<0>(op, row, held, a.n, there, [&](const Part& part, int round) {
-    return row_part<Shape::ROW_IS_BLOCK, Shape::MAX_THREADS>(part, row_threads, scratch[round]);
+  const Writer<Op, VEC, ITEMS, STEP, Shape::EARLY, decltype(there)> writer(op, lane * VEC, there);
+  rounds<0>(op, row, held, a.n, there, [&](const auto& part, auto round) {
+    constexpr int ROUND = decltype(round)::value;
+    return row_part<Shape::ROW_IS_BLOCK, Shape::MAX_THREADS, ROUND>(part, ROW_THREADS);
   });
   if (active && lane == 0) op.finish(row, index);
-  if (repaired<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, row_threads)) return;
-  typename Op::T* const out = a.out + index * a.n + lane * VEC;
-  if constexpr (!EARLY) return write(op, row, held, out, lane * VEC, step, there);
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    if (!there(i)) continue;
-    store<typename Op::T, VEC>(out + i * step,
-                               pack<typename Op::T>(op.out(row, held[i], ahead[EARLY ? i : 0])));
+  if constexpr (Op::WRITES) {
+    if (repaired<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, ROW_THREADS)) return;
+    writer.write(row, held, a.out + index * a.n + lane * VEC);
+  }
+}
+
+// Where the blocks of a cluster leave the parts of a round.
+template <int ROUND, typename Op>
+__device__ __forceinline__ auto place() {
+  __shared__ ClusterParts<typename Op::template Part<ROUND>> parts;
+  return &parts;
+}
+
+template <typename Op, int ROUND>
+__device__ __forceinline__ void begin_places() {
+  if constexpr (ROUND < Op::ROUNDS) {
+    place<ROUND, Op>()->arrival.init(1);
+    begin_places<Op, ROUND + 1>();
   }
 }
 
@@ -216,13 +253,13 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_cluster_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
                        int slice) {
 #if __CUDA_ARCH__ >= 900
-  using Part = typename Op::Part;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
   constexpr int STEP = THREADS * VEC;
-  __shared__ ClusterParts<Part> places[Op::ROUNDS];
   const Cluster cluster;
-  if (threadIdx.x < Op::ROUNDS) places[threadIdx.x].arrival.init(1);
-  Cluster::arrive_relaxed();
+  if constexpr (Op::ROUNDS > 0) {
+    if (threadIdx.x == 0) begin_places<Op, 0>();
+    Cluster::arrive_relaxed();
+  }
   const int first = cluster.rank * slice + threadIdx.x * VEC;
   const int cols = min(static_cast<int>(a.n), static_cast<int>(cluster.rank + 1) * slice) - first;
   const Inputs<Op> in(a, cluster.index, first);
@@ -234,13 +271,15 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   for (int i = 0; i < ITEMS; ++i) {
     held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
   }
-  rounds<0>(op, row, held, a.n, there, [&](const Part& part, int round) {
-    const Part block = row_part<true, THREADS>(part, THREADS, places[round].warps);
-    if (round == 0) Cluster::wait();  // no block sends to one that is not ready
-    return cluster_part(cluster, block, places[round]);
+  const Writer<Op, VEC, ITEMS, STEP, Shape::EARLY, decltype(there)> writer(op, first, there);
+  rounds<0>(op, row, held, a.n, there, [&](const auto& part, auto round) {
+    constexpr int ROUND = decltype(round)::value;
+    const auto block = row_part<true, THREADS, ROUND>(part, THREADS);
+    if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
+    return cluster_part(cluster, block, *place<ROUND, Op>());
   });
   if (first == 0) op.finish(row, cluster.index);
-  if constexpr (kRepairs<Op>) {
+  if constexpr (Op::REPAIRS) {
     if (op.strange(row)) {
       if (cluster.rank == 0) {
         repaired<true>(op, a, row, cluster.index, true, threadIdx.x, THREADS);
@@ -248,8 +287,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       return;
     }
   }
-  typename Op::T* const out = a.out + cluster.index * a.n + first;
-  write(op, row, held, out, first, STEP, there);
+  if constexpr (Op::WRITES) {
+    writer.write(row, held, a.out + cluster.index * a.n + first);
+  }
 #endif
 }
 
@@ -257,9 +297,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 template <int ROUND, int VEC, int THREADS, bool HINTS, typename Op>
 __device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row,
                                              const Inputs<Op>& in, int64_t cols, int64_t step,
-                                             int64_t n, typename Op::Part (*scratch)[kWarp]) {
+                                             int64_t n) {
   if constexpr (ROUND < Op::ROUNDS) {
-    auto part = Op::Part::none();
+    auto part = Op::template Part<ROUND>::none();
     for (int64_t col = 0; col < cols; col += step) {
       Packs<Op, VEC> held[1];
       if constexpr (HINTS) {
@@ -269,8 +309,8 @@ __device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row
       }
       part = plus(part, op.template sum<ROUND>(row, held, [](int) { return true; }));
     }
-    op.template end<ROUND>(row, row_part<true, THREADS>(part, THREADS, scratch[ROUND]), n);
-    rounds_again<ROUND + 1, VEC, THREADS, HINTS>(op, row, in, cols, step, n, scratch);
+    op.template end<ROUND>(row, row_part<true, THREADS, ROUND>(part, THREADS), n);
+    rounds_again<ROUND + 1, VEC, THREADS, HINTS>(op, row, in, cols, step, n);
   }
 }
 
@@ -285,24 +325,25 @@ constexpr int kAgainBlocks =
 template <typename Op, int VEC, int THREADS, bool HINTS>
 __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
     row_again_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
-  __shared__ typename Op::Part scratch[Op::ROUNDS][kWarp];
   const int64_t index = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * VEC;
   const int64_t cols = a.n - first, step = static_cast<int64_t>(THREADS) * VEC;
   const Inputs<Op> in(a, index, first);
   typename Op::Row row = op.begin(a, index);
-  rounds_again<0, VEC, THREADS, HINTS>(op, row, in, cols, step, a.n, scratch);
+  rounds_again<0, VEC, THREADS, HINTS>(op, row, in, cols, step, a.n);
   if (threadIdx.x == 0) op.finish(row, index);
-  if (repaired<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
-  typename Op::T* const out = a.out + index * a.n + first;
-  for (int64_t col = 0; col < cols; col += step) {
-    Packs<Op, VEC> last;
-    if constexpr (HINTS) {
-      last = in.template load_hinted<VEC, false>(col);
-    } else {
-      last = in.template load<VEC>(col);
+  if constexpr (Op::WRITES) {
+    if (repaired<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
+    typename Op::T* const out = a.out + index * a.n + first;
+    for (int64_t col = 0; col < cols; col += step) {
+      Packs<Op, VEC> last;
+      if constexpr (HINTS) {
+        last = in.template load_hinted<VEC, false>(col);
+      } else {
+        last = in.template load<VEC>(col);
+      }
+      const auto ahead = op.template ahead<VEC, false>(true, first + col);
+      store<typename Op::T, VEC>(out + col, pack<typename Op::T>(op.out(row, last, ahead)));
     }
-    const auto ahead = op.template ahead<VEC>(true, first + col);
-    store<typename Op::T, VEC>(out + col, pack<typename Op::T>(op.out(row, last, ahead)));
   }
 }
 

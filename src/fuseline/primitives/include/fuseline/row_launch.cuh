@@ -13,7 +13,7 @@ namespace {
 template <typename Op>
 struct Plan {
   static constexpr bool HALF = sizeof(typename Op::T) == 2, TWO = Op::INPUTS > 1;
-  static constexpr bool HEAVY = Op::ROUNDS > 1, ALONE = std::is_base_of_v<Alone, Op>;
+  static constexpr bool HEAVY = Op::ROUNDS > 1;
   // Elements of each input that a thread holds: of a row that is a warp's or less, a block's, a
   // cluster's.
   static constexpr int FEW = HEAVY ? (HALF && !TWO ? 32 : 16) : (HALF || TWO ? 16 : 8);
@@ -22,8 +22,7 @@ struct Plan {
   static constexpr int WARP = HALF && (HEAVY || !TWO) ? 32 : 16;  // the longest of a warp's rows
   static constexpr int THREADS = HALF == TWO ? 512 : 256;         // of the largest block
   // Threads that a multiprocessor is to have room for: 64 registers hold 16 elements of fp32.
-  static constexpr int ROOM =
-      1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S))) / (HALF && !ALONE ? 2 : 1);
+  static constexpr int ROOM = 1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S)));
 };
 
 template <typename Op, int VEC, int ELEMENTS, int ROW_THREADS, int THREADS>
@@ -32,8 +31,7 @@ using Holding = Shape<VEC, ELEMENTS / VEC, ROW_THREADS, THREADS,
 // Clusters wait for each other, so a multiprocessor needs one block more, if registers allow.
 template <typename Op>
 constexpr bool kOneMore =
-    Plan<Op>::HALF ? !kRepairs<Op> && Plan<Op>::ALONE
-                   : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
+    Plan<Op>::HALF ? !Op::REPAIRS : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
 template <typename Op, int VEC, int ELEMENTS>
 using Clustered =
     Shape<VEC, ELEMENTS / VEC, 0, 256,
@@ -44,11 +42,9 @@ void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   const auto kernel = row_kernel<Op, Shape>;
   static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
-  const int threads =
-      Shape::ROW_IS_BLOCK ? block_for(ceil_div(a.n, Shape::VEC), Shape::ITEMS) : Shape::MAX_THREADS;
-  const int64_t blocks =
-      Shape::ROW_IS_BLOCK ? a.rows : ceil_div(a.rows, threads / std::max(1, Shape::ROW_THREADS));
-  kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(a, op);
+  constexpr int ROWS = Shape::ROW_IS_BLOCK ? 1 : Shape::MAX_THREADS / Shape::ROW_THREADS;
+  const auto blocks = static_cast<unsigned>(ceil_div(a.rows, ROWS));
+  kernel<<<blocks, Shape::MAX_THREADS, 0, stream>>>(a, op);
 }
 
 // False where no cluster of such blocks holds a row, or the GPU has none.
@@ -95,7 +91,7 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   }
   if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
   if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
-  if constexpr (P::HEAVY && !P::HALF && !P::TWO && P::ALONE) {
+  if constexpr (P::HEAVY && !P::HALF && !P::TWO) {
     if (a.n <= 256 * 32) return launch_held<Holding<Op, VEC, 32, 0, 256>>(a, op, s);
   }
   if constexpr (P::THREADS > 256) {
@@ -109,6 +105,65 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   launch_again<VEC, 512, false>(a, op, s);
 }
 
+// The same of operators whose outputs need more than the row: that costs registers early, and time
+// late. Where there is little to do, or one thread does not hold many elements, the time counts.
+template <typename Op>
+struct PlanBeside {
+  static constexpr int BYTES = sizeof(typename Op::T), MOST = BYTES == 2 ? 32 : 16;
+  static constexpr int64_t LITTLE = 16 << 20;  // bytes of x
+  // Threads that a multiprocessor is to have room for.
+  static constexpr int room(int elements, bool early) {
+    return BYTES == 8 ? 512 : BYTES == 2 ? (early ? 512 : 640) : elements == 16 ? 768 : 512;
+  }
+};
+
+template <typename Op, int ELEMENTS, int ROW_THREADS, int THREADS, bool EARLY>
+using Beside = Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_THREADS, THREADS,
+                     std::max(1, PlanBeside<Op>::room(ELEMENTS, EARLY) / THREADS), EARLY>;
+
+template <int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
+void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  using P = PlanBeside<Op>;
+  if constexpr (P::BYTES == 4) {
+    launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
+  } else {
+    if constexpr (P::BYTES == 2) {
+      if (a.rows * a.n * P::BYTES <= P::LITTLE) {
+        return launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
+      }
+    }
+    launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
+  }
+}
+
+template <typename Op>
+void launch_aligned_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  using P = PlanBeside<Op>;
+  constexpr int VEC = kVec<typename Op::T>, MOST = P::MOST;
+  if (a.n <= 4 * MOST) return launch_beside<MOST, 4, kSmallBlock>(a, op, s);
+  if (a.n <= 8 * MOST) return launch_beside<MOST, 8, kSmallBlock>(a, op, s);
+  if (a.n <= 16 * MOST) return launch_beside<MOST, 16, kSmallBlock>(a, op, s);
+  if (a.n <= kWarp * MOST) return launch_beside<MOST, kWarp, kSmallBlock>(a, op, s);
+  if (a.n <= 64 * MOST) return launch_beside<MOST, 0, 64>(a, op, s);
+  if (a.n <= 128 * MOST) return launch_beside<MOST, 0, 128>(a, op, s);
+  if constexpr (P::BYTES == 4) {
+    if (a.n <= 128 * 32) return launch_beside<32, 0, 128>(a, op, s);
+    if (a.n <= 256 * 32) return launch_beside<32, 0, 256>(a, op, s);
+  } else {
+    if (a.n <= 256 * MOST) return launch_beside<MOST, 0, 256>(a, op, s);
+    if (a.n <= 512 * MOST) return launch_beside<MOST, 0, 512>(a, op, s);
+  }
+  if (a.n <= 8 * 256 * 32) {
+    if constexpr (P::BYTES < 8) {
+      if (a.rows * a.n * P::BYTES <= P::LITTLE) {
+        if (launch_cluster<Shape<VEC, 32 / VEC, 0, 256, 2, true>>(a, op, s)) return;
+      }
+    }
+    if (launch_cluster<Shape<VEC, 32 / VEC, 0, 256, P::BYTES == 4 ? 3 : 2>>(a, op, s)) return;
+  }
+  launch_again<VEC, 512, false>(a, op, s);
+}
+
 template <typename Op>
 void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if (a.n <= kWarp * 16) return launch_held<Holding<Op, 1, 16, kWarp, kSmallBlock>>(a, op, s);
@@ -119,9 +174,15 @@ void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 template <typename Op>
 cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using T = typename Op::T;
-  bool wide = aligned<T>(a.out, a.n);
+  bool wide = (!Op::WRITES || aligned<T>(a.out, a.n)) && op.aligned();
   for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
-  wide ? launch_aligned(a, op, s) : launch_odd(a, op, s);
+  if (!wide) {
+    launch_odd(a, op, s);
+  } else if constexpr (std::is_base_of_v<Alone, Op>) {
+    launch_aligned(a, op, s);
+  } else {
+    launch_aligned_beside(a, op, s);
+  }
   return cudaGetLastError();
 }
 

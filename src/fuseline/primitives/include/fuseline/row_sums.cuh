@@ -8,6 +8,7 @@ namespace fuseline {
 
 template <typename S>
 struct alignas(8) Sum {
+  static constexpr bool QUICK = true;
   S value;
   static __device__ Sum none() { return {0}; }
 };
@@ -20,23 +21,9 @@ __device__ __forceinline__ Sum<S> over_lanes(const Sum<S>& p, int width) {
   return {lanes_sum(p.value, width)};
 }
 
-// Two sums.
-template <typename S>
-struct alignas(8) Pair {
-  S first, second;
-  static __device__ Pair none() { return {0, 0}; }
-};
-template <typename S>
-__device__ __forceinline__ Pair<S> plus(const Pair<S>& a, const Pair<S>& b) {
-  return {a.first + b.first, a.second + b.second};
-}
-template <typename S>
-__device__ __forceinline__ Pair<S> over_lanes(const Pair<S>& p, int width) {
-  return {lanes_sum(p.first, width), lanes_sum(p.second, width)};
-}
-
 // A sum of fp64 and what its additions lost.
 struct Compensated {
+  static constexpr bool QUICK = false;
   double value, lost;
   static __device__ Compensated none() { return {0, 0}; }
 };
@@ -52,6 +39,15 @@ __device__ __forceinline__ Compensated over_lanes(Compensated p, int width) {
   return p;
 }
 
+// A sum with what its additions lost, which is NaN where the sum is not finite.
+template <typename S>
+__device__ __forceinline__ S whole(const Sum<S>& sum) {
+  return sum.value;
+}
+__device__ __forceinline__ double whole(const Compensated& sum) {
+  return isfinite(sum.value) ? sum.value + sum.lost : sum.value;
+}
+
 // The sum of elements of T to more digits than T has.
 template <typename T>
 using ExactSum = std::conditional_t<std::is_same_v<T, double>, Compensated, Sum<double>>;
@@ -63,14 +59,15 @@ __device__ __forceinline__ Part total(const Term& term) {
   std::conditional_t<sizeof(T) == 2, Sum<float>, Part> sum = decltype(sum)::none();
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
+    decltype(sum) ends[VEC];  // a pack's terms in pairs: additions of fp64 are long in coming
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      if constexpr (std::is_same_v<Part, Compensated>) {
-        sum = plus(sum, {term(i, v), 0});
-      } else {
-        sum.value += term(i, v);
-      }
+    for (int v = 0; v < VEC; ++v) ends[v] = {term(i, v)};
+#pragma unroll
+    for (int width = VEC / 2; width > 0; width /= 2) {
+#pragma unroll
+      for (int v = 0; v < width; ++v) ends[v] = plus(ends[v], ends[v + width]);
     }
+    sum = i == 0 ? ends[0] : plus(sum, ends[0]);
   }
   if constexpr (std::is_same_v<decltype(sum), Part>) {
     return sum;

@@ -6,23 +6,28 @@
 
 namespace fuseline::rows {
 
-// Writes `out`, contiguous; the inputs are of its shape and dtype, which is Op::T.
+// Writes `out`, contiguous, if there is one; the inputs are of its shape and of dtype Op::T.
 template <typename Op, typename... Inputs>
-void run(const Op& op, const Tensor& out, const Inputs&... inputs) {
+void run(const Op& op, const Tensor* out, const Inputs&... inputs) {
   static_assert(sizeof...(inputs) == Op::INPUTS);
   const Rows views[] = {rows_of(inputs)...};
   if (views[0].rows == 0) return;
-  const Device device = device_of(out);
+  const Device device = device_of(views[0].tensor);
   const DeviceScope scope(device.index);
   ArgsOf<Op> a{};
   for (int k = 0; k < Op::INPUTS; ++k) {
     a.in[k] = static_cast<const typename Op::T*>(views[k].data());
     a.stride[k] = views[k].stride;
   }
-  a.out = static_cast<typename Op::T*>(out.mutable_data_ptr());
+  if (out) a.out = static_cast<typename Op::T*>(out->mutable_data_ptr());
   a.rows = views[0].rows;
   a.n = views[0].n;
   FUSELINE_CUDA_CHECK(launch(a, op, current_stream(device.index)));
+}
+
+template <typename Op, typename... Inputs>
+void run(const Op& op, const Tensor& out, const Inputs&... inputs) {
+  run(op, &out, inputs...);
 }
 
 }  // namespace fuseline::rows

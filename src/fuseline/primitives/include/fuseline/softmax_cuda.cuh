@@ -29,6 +29,7 @@ __device__ __forceinline__ S shift(S max) {
 // The largest of some elements, and the sum of exp(element - largest).
 template <typename T>
 struct alignas(8) MaxSum {
+  static constexpr bool QUICK = false;
   Stat<T> max, sum;
   static __device__ MaxSum none() { return {-kInfinity<Stat<T>>, 0}; }
 };
@@ -53,13 +54,15 @@ template <typename T_>
 struct OfX : rows::Alone {
   using T = T_;
   using S = Stat<T>;
-  using Part = MaxSum<T>;
+  using Total = MaxSum<T>;
+  template <int>
+  using Part = Total;
   static constexpr int INPUTS = 1;
   static __device__ S nothing() { return -kInfinity<S>; }
 
   // Of the packs, relative to their own largest element; KEEP leaves the exponentials in them.
   template <bool KEEP, typename Pack, int ITEMS>
-  static __device__ __forceinline__ Part max_and_sum(Pack (&held)[ITEMS]) {
+  static __device__ __forceinline__ Total max_and_sum(Pack (&held)[ITEMS]) {
     S max = -kInfinity<S>, sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -82,7 +85,7 @@ struct OfX : rows::Alone {
 template <typename T_, bool HELD = true>
 struct Softmax : OfX<T_> {
   using Base = OfX<T_>;
-  using typename Base::Part, typename Base::S, typename Base::T;
+  using typename Base::Total, typename Base::S, typename Base::T;
   using Again = Softmax<T, false>;
   static constexpr int ROUNDS = 1;
   struct Row {
@@ -92,14 +95,14 @@ struct Softmax : OfX<T_> {
   Again again() const { return {}; }
   __device__ Row begin(const ArgsOf<Softmax>&, int64_t) const { return {}; }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row& row, Packs<Softmax, VEC> (&held)[ITEMS],
-                                      const There&) const {
-    const Part part = Base::template max_and_sum<HELD>(held);
+  __device__ __forceinline__ Total sum(Row& row, Packs<Softmax, VEC> (&held)[ITEMS],
+                                       const There&) const {
+    const Total part = Base::template max_and_sum<HELD>(held);
     row.max = part.max;
     return part;
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     row.scale = 1 / all.sum;
     if constexpr (HELD) row.scale *= exp_of<T>(row.max - all.max);
     row.max = all.max;
@@ -118,7 +121,7 @@ struct Softmax : OfX<T_> {
 template <typename T_>
 struct LogSoftmax : OfX<T_> {
   using Base = OfX<T_>;
-  using typename Base::Part, typename Base::S, typename Base::T;
+  using typename Base::Total, typename Base::S, typename Base::T;
   using Again = LogSoftmax;
   static constexpr int ROUNDS = 1;
   struct Row {
@@ -128,12 +131,12 @@ struct LogSoftmax : OfX<T_> {
   Again again() const { return {}; }
   __device__ Row begin(const ArgsOf<LogSoftmax>&, int64_t) const { return {}; }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row&, Packs<LogSoftmax, VEC> (&held)[ITEMS],
-                                      const There&) const {
+  __device__ __forceinline__ Total sum(Row&, Packs<LogSoftmax, VEC> (&held)[ITEMS],
+                                       const There&) const {
     return Base::template max_and_sum<false>(held);
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     row = {all.max, log(all.sum)};
   }
   template <int VEC>
@@ -152,7 +155,7 @@ struct LogSoftmax : OfX<T_> {
 template <typename T_, bool HELD = true>
 struct DoubleSoftmax : OfX<T_> {
   using Base = OfX<T_>;
-  using typename Base::Part, typename Base::S, typename Base::T;
+  using typename Base::Total, typename Base::S, typename Base::T;
   using Again = DoubleSoftmax<T, false>;
   static constexpr int ROUNDS = 2;
   struct Row {
@@ -168,10 +171,10 @@ struct DoubleSoftmax : OfX<T_> {
     return exp_of<T>(p - row.scale);
   }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row& row, Packs<DoubleSoftmax, VEC> (&held)[ITEMS],
-                                      const There& there) const {
+  __device__ __forceinline__ Total sum(Row& row, Packs<DoubleSoftmax, VEC> (&held)[ITEMS],
+                                       const There& there) const {
     if constexpr (ROUND == 0) {
-      const Part part = Base::template max_and_sum<HELD>(held);
+      const Total part = Base::template max_and_sum<HELD>(held);
       row.max = part.max;
       return part;
     } else {
@@ -189,7 +192,7 @@ struct DoubleSoftmax : OfX<T_> {
     }
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     if constexpr (ROUND == 0) {
       const S scale = 1 / all.sum;
       row = {all.max, scale, 0, exp_of<T>(row.max - all.max) * scale};
@@ -218,7 +221,9 @@ template <typename T_>
 struct OfTwo : rows::Alone {
   using T = T_;
   using S = Stat<T>;
-  using Part = Sum<S>;
+  using Total = Sum<S>;
+  template <int>
+  using Part = Total;
   static constexpr int INPUTS = 2;
   static __device__ S nothing() { return 0; }
 };
@@ -227,7 +232,7 @@ struct OfTwo : rows::Alone {
 template <typename T_, template <typename> class Formula>
 struct OneSumBwd : OfTwo<T_> {
   using Base = OfTwo<T_>;
-  using typename Base::Part, typename Base::S, typename Base::T;
+  using typename Base::Total, typename Base::S, typename Base::T;
   using Again = OneSumBwd;
   static constexpr int ROUNDS = 1;
   using Row = S;
@@ -235,8 +240,8 @@ struct OneSumBwd : OfTwo<T_> {
   Again again() const { return {}; }
   __device__ Row begin(const ArgsOf<OneSumBwd>&, int64_t) const { return {}; }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row&, Packs<OneSumBwd, VEC> (&held)[ITEMS],
-                                      const There&) const {
+  __device__ __forceinline__ Total sum(Row&, Packs<OneSumBwd, VEC> (&held)[ITEMS],
+                                       const There&) const {
     S sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -248,7 +253,7 @@ struct OneSumBwd : OfTwo<T_> {
     return {sum};
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     row = all.value;
   }
   template <int VEC>
@@ -286,7 +291,7 @@ using LogSoftmaxBwd = OneSumBwd<T, OfLogSoftmax>;
 template <typename T_, bool HELD = true>
 struct DoubleSoftmaxBwd : OfTwo<T_> {
   using Base = OfTwo<T_>;
-  using typename Base::Part, typename Base::S, typename Base::T;
+  using typename Base::Total, typename Base::S, typename Base::T;
   using Again = DoubleSoftmaxBwd<T, false>;
   static constexpr int ROUNDS = 2;
   struct Row {
@@ -305,8 +310,8 @@ struct DoubleSoftmaxBwd : OfTwo<T_> {
     return exp_of<T>(p - row.scale) * row.scale2;
   }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Part sum(Row& row, Packs<DoubleSoftmaxBwd, VEC> (&held)[ITEMS],
-                                      const There& there) const {
+  __device__ __forceinline__ Total sum(Row& row, Packs<DoubleSoftmaxBwd, VEC> (&held)[ITEMS],
+                                       const There& there) const {
     S sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -329,7 +334,7 @@ struct DoubleSoftmaxBwd : OfTwo<T_> {
     return {sum};
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     (ROUND == 0 ? row.dot : row.dot2) = all.value;
   }
   template <int VEC>

@@ -1,0 +1,74 @@
+// Sum and cosine, and their gradient, for the kernels of row_cuda.cuh.
+#pragma once
+
+#include "fuseline/row_cuda.cuh"
+#include "fuseline/row_sums.cuh"
+#include "fuseline/trig.cuh"
+
+namespace fuseline::horizontal_reduction_pointwise {
+
+using rows::ArgsOf;
+using rows::Packs;
+
+// cos(x); the sum is written where a row ends.
+template <typename T_>
+struct Forward : rows::Alone {
+  using T = T_;
+  using S = Stat<T>;
+  using Total = ExactSum<T>;
+  template <int>
+  using Part = Total;
+  using Again = Forward;
+  using Row = double;
+  static constexpr int INPUTS = 1, ROUNDS = 1;
+  T* sums;
+
+  static __device__ S nothing() { return 0; }
+  Again again() const { return *this; }
+  __device__ Row begin(const ArgsOf<Forward>&, int64_t) const { return {}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Total sum(Row&, Packs<Forward, VEC> (&held)[ITEMS],
+                                       const There&) const {
+    return total<Total, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
+    row = whole(all);
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row&, const Packs<Forward, VEC>& pack,
+                                                rows::Nothing) const {
+    return trig<false, T>(pack.v[0]);
+  }
+  __device__ void finish(const Row& row, int64_t index) const {
+    sums[index] = round_to<T>(static_cast<S>(row));
+  }
+};
+
+// dx = dsum - dcos * sin(x), of (dcos, x).
+template <typename T_>
+struct Backward : rows::Alone {
+  using T = T_;
+  using S = Stat<T>;
+  using Again = Backward;
+  using Row = S;
+  static constexpr int INPUTS = 2, ROUNDS = 0;
+  const T* dsum;
+
+  static __device__ S nothing() { return 0; }
+  Again again() const { return *this; }
+  __device__ Row begin(const ArgsOf<Backward>&, int64_t index) const {
+    return to_stat(dsum[index]);
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
+                                                rows::Nothing) const {
+    Values<S, VEC> dx = trig<true, T>(pack.v[1]);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) dx.v[v] = row - pack.v[0].v[v] * dx.v[v];
+    return dx;
+  }
+  __device__ void finish(const Row&, int64_t) const {}
+};
+
+}  // namespace fuseline::horizontal_reduction_pointwise

@@ -1,0 +1,83 @@
+// The CUDA kernels of layer_norm's forward; its backward is lent by Triton (op.py).
+#include <tuple>
+
+#include "fuseline/row_tensors.cuh"
+#include "impl_args.h"
+#include "impl_cuda_rows.cuh"
+
+namespace fuseline::layer_norm {
+namespace {
+
+const void* data_or_null(const std::optional<Tensor>& t) {
+  return t ? t->const_data_ptr() : nullptr;
+}
+
+// A parameter in one dtype.
+std::optional<Tensor> as(ScalarType dtype, const std::optional<Tensor>& t) {
+  if (!t || t->scalar_type() == dtype) return t;
+  return torch::stable::to(*t, dtype);
+}
+
+template <typename T, typename W, bool BOTH>
+void run(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+         double eps, const Tensor& y, const Tensor* mean, const Tensor* rstd) {
+  const auto place = [](const Tensor* t) {
+    return t ? static_cast<Stat<T>*>(t->mutable_data_ptr()) : nullptr;
+  };
+  Forward<T, W, BOTH> op{};
+  op.weight = static_cast<const W*>(data_or_null(weight));
+  op.bias = static_cast<const W*>(data_or_null(bias));
+  op.eps = eps;
+  op.inv_n = 1.0 / static_cast<double>(x.sizes()[x.dim() - 1]);
+  op.mean_out = place(mean);
+  op.rstd_out = place(rstd);
+  rows::run(op, y, x);
+}
+
+template <typename T, typename W, typename... Args>
+void run(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
+         const Args&... args) {
+  weight&& bias ? run<T, W, true>(x, weight, bias, args...)
+                : run<T, W, false>(x, weight, bias, args...);
+}
+
+Tensor forward(const Tensor& x, std::optional<Tensor> weight, std::optional<Tensor> bias,
+               double eps, const Tensor* mean, const Tensor* rstd) {
+  check(x, weight, bias);
+  Tensor y = allocate_like(x);
+  const ScalarType dtype = x.scalar_type();
+  const auto other = [&](const std::optional<Tensor>& t) { return t && t->scalar_type() != dtype; };
+  for_dtype(dtype, [&](auto* t) {
+    using T = std::remove_pointer_t<decltype(t)>;
+    // Both in the wider of their types.
+    if (sizeof(T) >= sizeof(float) || !(other(weight) || other(bias))) {
+      run<T, T>(x, as(dtype, weight), as(dtype, bias), eps, y, mean, rstd);
+    } else {
+      constexpr auto kFloat = ScalarType::Float;
+      run<T, float>(x, as(kFloat, weight), as(kFloat, bias), eps, y, mean, rstd);
+    }
+  });
+  return y;
+}
+
+Tensor layer_norm(const Tensor& x, std::optional<Tensor> weight, std::optional<Tensor> bias,
+                  double eps) {
+  return forward(x, std::move(weight), std::move(bias), eps, nullptr, nullptr);
+}
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm_fwd(const Tensor& x, std::optional<Tensor> weight,
+                                                  std::optional<Tensor> bias, double eps) {
+  kArgs.check_rows(x);
+  Tensor mean = allocate_statistic(x), rstd = allocate_statistic(x);
+  Tensor y = forward(x, std::move(weight), std::move(bias), eps, &mean, &rstd);
+  return {y, mean, rstd};
+}
+
+}  // namespace
+}  // namespace fuseline::layer_norm
+
+STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
+  m.impl("layer_norm", TORCH_BOX(&fuseline::layer_norm::layer_norm));
+  m.impl("_layer_norm", TORCH_BOX(&fuseline::layer_norm::layer_norm));
+  m.impl("_layer_norm_fwd", TORCH_BOX(&fuseline::layer_norm::layer_norm_fwd));
+}

@@ -1,0 +1,221 @@
+// The forward of layer_norm for the kernels of row_cuda.cuh: the corrected two-pass algorithm
+// (Chan, Golub and LeVeque, 1983). A first mean may be off by more than rows far from 0 are spread;
+// what it is off by is the mean of the differences to it.
+#pragma once
+
+#include "fuseline/row_cuda.cuh"
+#include "fuseline/row_sums.cuh"
+
+namespace fuseline::layer_norm {
+
+using rows::ArgsOf;
+using rows::Packs;
+
+// What is summed of differences to the first mean, and of their squares. The first is exact for
+// fp32 and fp64: of elements near the mean nothing else is left.
+template <typename T>
+struct alignas(8) Sums {
+  static constexpr bool QUICK = sizeof(T) < 8;
+  std::conditional_t<sizeof(T) == 2, Sum<float>, ExactSum<T>> differences;
+  Stat<T> squares;
+  static __device__ Sums none() { return {decltype(differences)::none(), 0}; }
+};
+template <typename T>
+__device__ __forceinline__ Sums<T> plus(const Sums<T>& a, const Sums<T>& b) {
+  return {plus(a.differences, b.differences), a.squares + b.squares};
+}
+template <typename T>
+__device__ __forceinline__ Sums<T> over_lanes(const Sums<T>& p, int width) {
+  return {over_lanes(p.differences, width), lanes_sum(p.squares, width)};
+}
+
+// 16 bytes of what stands for no bias, and for no weight of each type.
+static __device__ const uint4 kNone[] = {{},
+                                         {0, 0x3ff00000, 0, 0x3ff00000},
+                                         {0x3f800000, 0x3f800000, 0x3f800000, 0x3f800000},
+                                         {0x3c003c00, 0x3c003c00, 0x3c003c00, 0x3c003c00},
+                                         {0x3f803f80, 0x3f803f80, 0x3f803f80, 0x3f803f80}};
+template <typename W>
+constexpr int kOnes = sizeof(W) == 8              ? 1
+                      : sizeof(W) == 4            ? 2
+                      : std::is_same_v<W, __half> ? 3
+                                                  : 4;
+
+constexpr double kUp = 0x1p600, kDown = 0x1p-600;
+
+// y = (x - mean) / sqrt(var + eps) * weight + bias; mean and rstd are written where there is a
+// place.
+template <typename T_, typename W, bool BOTH, bool HELD = true>
+struct Forward : rows::Plain {
+  using T = T_;
+  using S = Stat<T>;
+  template <int ROUND>
+  using Part = std::conditional_t<ROUND == 0, Sum<S>, Sums<T>>;
+  using Again = Forward<T, W, BOTH, false>;
+  static constexpr int INPUTS = 1, ROUNDS = 2;
+  static constexpr bool REPAIRS = true;
+  struct Row {
+    S mean, off, rstd;  // mean + off is the row's
+    bool strange;       // S has no place for the squares, or for rstd
+  };
+  const W *weight, *bias;  // null: none, if not BOTH
+  double eps, inv_n;       // 1 / n: the processor takes long to divide
+  S *mean_out, *rstd_out;  // null: not asked for
+
+  static __device__ S nothing() { return 0; }
+  bool aligned() const {
+    return (reinterpret_cast<uintptr_t>(weight) | reinterpret_cast<uintptr_t>(bias)) % 16 == 0;
+  }
+  Again again() const { return {{}, weight, bias, eps, inv_n, mean_out, rstd_out}; }
+  __device__ Row begin(const ArgsOf<Forward>&, int64_t) const { return {}; }
+  template <int ROUND, int VEC, int ITEMS, typename There>
+  __device__ __forceinline__ Part<ROUND> sum(Row& row, Packs<Forward, VEC> (&held)[ITEMS],
+                                             const There& there) const {
+    if constexpr (ROUND == 0) {
+      return total<Sum<S>, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
+    } else {
+      S squares = 0;
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        // Half types are bound by instructions, so a branch for the pack; the others by latency.
+        if (sizeof(T) == 2 && !there(i)) continue;
+        for (S& x : held[i].v[0].v) {
+          x = sizeof(T) == 2 || there(i) ? x - row.mean : 0;
+          squares += x * x;
+        }
+      }
+      const auto difference = [&](int i, int v) { return held[i].v[0].v[v]; };
+      return {total<decltype(Sums<T>::differences), T, VEC, ITEMS>(difference), squares};
+    }
+  }
+  template <int ROUND>
+  __device__ __forceinline__ void end(Row& row, const Part<ROUND>& all, int64_t) const {
+    if constexpr (ROUND == 0) {
+      row.mean = all.value * static_cast<S>(inv_n);
+    } else {
+      row.off = static_cast<S>(whole(all.differences) * inv_n);
+      const S squares = fma(all.squares, static_cast<S>(inv_n), -row.off * row.off);
+      const S var = fmax(squares, S(0)) + static_cast<S>(eps);
+      row.rstd = inverse_sqrt<T>(var);
+      constexpr S kMost = sizeof(S) == 8 ? 1e280 : 1e36;
+      row.strange = !(var * kMost >= 1 && var <= kMost);
+    }
+  }
+  // 8 elements of half types are 32 bytes of fp32, which no access has.
+  template <int VEC>
+  struct Parameter {
+    static constexpr int ONE = VEC < 16 / static_cast<int>(sizeof(W)) ? VEC : 16 / sizeof(W);
+    Pack<W, ONE> packs[VEC / ONE];
+
+    // Without a parameter `none` is loaded: a choice of values would be one for each element.
+    template <bool EARLY>
+    __device__ __forceinline__ void load(bool wanted, const W* from, int64_t column,
+                                         const uint4& none) {
+      const bool is = BOTH || from;
+#pragma unroll
+      for (int i = 0; i < VEC / ONE; ++i) {
+        const W* const at = is ? from + column + i * ONE : reinterpret_cast<const W*>(&none);
+        if constexpr (EARLY || sizeof(T) == 8 || sizeof(W) * ONE < 16) {
+          if (wanted) packs[i] = fuseline::load<W, ONE>(at);  // where it stands
+        } else {
+          uint4 bits = late(wanted, at);
+          packs[i] = *reinterpret_cast<const Pack<W, ONE>*>(&bits);
+        }
+      }
+    }
+    // Half types have registers for all packs at once, so a load that may go ahead of other packs'
+    // stores is better; fp32's, with a condition of its own, goes ahead of the pack's own only.
+    static __device__ __forceinline__ uint4 late(bool wanted, const W* at) {
+      uint4 v{};
+      if constexpr (sizeof(T) == 2) {
+        if (wanted) v = __ldg(reinterpret_cast<const uint4*>(at));
+      } else {
+        asm("{\n.reg .pred wanted;\nsetp.ne.s32 wanted, %5, 0;\n"
+            "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
+            "@wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
+            : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+            : "l"(at), "r"(static_cast<int>(wanted)));
+      }
+      return v;
+    }
+    __device__ __forceinline__ Values<S, VEC> values() const {
+      Values<S, VEC> all;
+#pragma unroll
+      for (int i = 0; i < VEC / ONE; ++i) {
+        const auto some = unpack<S>(packs[i]);
+#pragma unroll
+        for (int v = 0; v < ONE; ++v) all.v[i * ONE + v] = some.v[v];
+      }
+      return all;
+    }
+  };
+  template <int VEC>
+  struct Ahead {
+    Parameter<VEC> weight, bias;
+  };
+  template <int VEC, bool EARLY>
+  __device__ __forceinline__ Ahead<VEC> ahead(bool wanted, int64_t column) const {
+    Ahead<VEC> a;
+    a.weight.template load<EARLY>(wanted, weight, column, kNone[kOnes<W>]);
+    a.bias.template load<EARLY>(wanted, bias, column, kNone[0]);
+    return a;
+  }
+  template <int VEC>
+  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Forward, VEC>& pack,
+                                                const Ahead<VEC>& ahead) const {
+    Values<S, VEC> y = pack.v[0];
+    const auto w = ahead.weight.values(), b = ahead.bias.values();
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      const S d = HELD ? y.v[v] : y.v[v] - row.mean;
+      // One rounding less where results show none of it.
+      const S xhat =
+          sizeof(T) == 2 ? fma(d, row.rstd, -row.off * row.rstd) : (d - row.off) * row.rstd;
+      y.v[v] = fma(xhat, w.v[v], b.v[v]);
+    }
+    return y;
+  }
+  __device__ void finish(const Row& row, int64_t index) const {
+    if (mean_out) mean_out[index] = row.mean + row.off;
+    if (rstd_out) rstd_out[index] = row.rstd;
+  }
+  __device__ bool strange(const Row& row) const { return row.strange; }
+  // Reads the row three times, all in fp64: that holds the square of every fp32; rows of fp64 are
+  // first scaled by a power of two. `whole` adds up over the row.
+  template <typename Whole>
+  __device__ void repair(const ArgsOf<Forward>& a, int64_t index, int64_t first, int64_t step,
+                         bool again, const Whole& whole) const {
+    const T* const x = a.in[0] + index * a.stride[0];
+    const auto at = [&](int64_t col) { return static_cast<double>(to_stat(x[col])); };
+    double scale = 1;
+    if constexpr (std::is_same_v<T, double>) {
+      double most = 0;
+#pragma unroll 1
+      for (int64_t col = first; again && col < a.n; col += step) most += fabs(at(col)) * inv_n;
+      scale = whole(most) < 1 ? kUp : kDown;
+    }
+    double sum = 0, squares = 0;
+#pragma unroll 1
+    for (int64_t col = first; again && col < a.n; col += step) sum += at(col) * scale;
+    const double mean = whole(sum) * inv_n;
+#pragma unroll 1
+    for (int64_t col = first; again && col < a.n; col += step) {
+      const double d = at(col) * scale - mean;
+      squares += d * d;
+    }
+    const double rstd = rsqrt(whole(squares) * inv_n + eps * scale * scale);
+#pragma unroll 1
+    for (int64_t col = first; again && col < a.n; col += step) {
+      const double w = weight ? static_cast<double>(to_stat(weight[col])) : 1;
+      const double b = bias ? static_cast<double>(to_stat(bias[col])) : 0;
+      const double y = (at(col) * scale - mean) * rstd * w + b;
+      a.out[index * a.n + col] = round_to<T, double>(y);
+    }
+    if (again && first == 0) {
+      if (mean_out) mean_out[index] = static_cast<S>(mean / scale);
+      if (rstd_out) rstd_out[index] = static_cast<S>(rstd * scale);
+    }
+  }
+};
+
+}  // namespace fuseline::layer_norm

@@ -1,0 +1,75 @@
+// Cosine and sine of a pack. The library's, but that what is far from 0 is a call of its own: it is
+// rare, and its code for each element of a row would not fit the cache of instructions.
+#pragma once
+
+#include "fuseline/packs.cuh"
+
+namespace fuseline {
+
+static __device__ __noinline__ float far_cos(float x) { return cosf(x); }
+static __device__ __noinline__ float far_sin(float x) { return sinf(x); }
+
+// From here on the reductions below have no digits to spare.
+template <typename T>
+constexpr float kFarAngle = sizeof(T) == 2 ? 65536.0f : 105615.0f;
+
+// sin(x + turns * pi / 2) to an ulp, |x| < kFarAngle; Cephes' polynomials.
+__device__ __forceinline__ float near_sin(float x, int turns) {
+  constexpr float kInteger =
+      12582912.0f;  // 1.5 * 2^23: leaves the nearest integer in the last bits
+  const float shifted = fmaf(x, 0.636619772f, kInteger), n = shifted - kInteger;
+  float r = fmaf(n, -1.57079601e+00f, x);
+  r = fmaf(n, -3.13916473e-07f, r);
+  r = fmaf(n, -5.39030253e-15f, r);
+  const float z = r * r;
+  const int quarter = __float_as_int(shifted) + turns;
+  float cosine =
+      fmaf(z, fmaf(z, 2.443315711809948e-5f, -1.388731625493765e-3f), 4.166664568298827e-2f);
+  cosine = fmaf(z, fmaf(z, cosine, -0.5f), 1.0f);
+  float sine = fmaf(z, fmaf(z, -1.9515295891e-4f, 8.3321608736e-3f), -1.6666654611e-1f);
+  sine = fmaf(z * r, sine, r);
+  const float result = quarter & 1 ? cosine : sine;
+  return __int_as_float(__float_as_int(result) ^ (quarter & 2) << 30);
+}
+
+// The same for half types: relative error of the cosine 2e-6, absolute of the sine 1e-5.
+// x = (n + 1/2) * pi - r with |r| <= pi / 2; minimax polynomials of our own.
+template <bool SINE>
+__device__ __forceinline__ float short_trig(float x) {
+  constexpr float kInteger = 12582912.0f;
+  const float shifted = fmaf(x, 0.318309886f, -0.5f) + kInteger, n = shifted - kInteger + 0.5f;
+  float r = fmaf(n, 3.14159274f, -x);
+  r = fmaf(n, -8.742278e-08f, r);
+  const float z = r * r;
+  const float result =
+      SINE ? fmaf(z, fmaf(z, fmaf(z, -0.0012753167f, 0.04150582f), -0.49993488f), 1.0f)
+           : fmaf(r * z, fmaf(z, fmaf(z, -0.00018537046f, 0.00831412f), -0.16665843f), r);
+  return __int_as_float(__float_as_int(result) ^ __float_as_int(shifted) << 31);
+}
+
+// The cosines, or sines, of elements that came from memory as T.
+template <bool SINE, typename T, typename S, int VEC>
+__device__ __forceinline__ Values<S, VEC> trig(const Values<S, VEC>& x) {
+  Values<S, VEC> y;
+  bool far = false;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) {
+    if constexpr (std::is_same_v<T, double>) {
+      y.v[v] = SINE ? sin(x.v[v]) : cos(x.v[v]);
+    } else {
+      y.v[v] = sizeof(T) == 2 ? short_trig<SINE>(x.v[v]) : near_sin(x.v[v], !SINE);
+      far = far || !(fabsf(x.v[v]) < kFarAngle<T>);
+    }
+  }
+  if constexpr (!std::is_same_v<T, double>) {
+    if (far) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        if (!(fabsf(x.v[v]) < kFarAngle<T>)) y.v[v] = SINE ? far_sin(x.v[v]) : far_cos(x.v[v]);
+      }
+    }
+  }
+  return y;
+}
+
+}  // namespace fuseline
