@@ -66,8 +66,9 @@ def require_broadcast(op: str, name: str, t: Tensor, x: Tensor) -> None:
         )
 
 
-def require_dim(op: str, dim: int, x: Tensor) -> None:
-    """Refuses what is no dimension of x."""
+def require_along(op: str, dim: int, x: Tensor, name: str = "x") -> None:
+    """Refuses an x (called `name`) of no dtype of ours, and what is no dimension of it."""
+    require_rows(op, x, name)
     if not isinstance(dim, int):
         raise TypeError(f"{op}: dim is a {type(dim).__name__}, expected an int")
     if not -x.dim() <= dim < x.dim():

@@ -8,14 +8,14 @@ from torch import Tensor
 from fuseline.primitives.rms import statistics_dtype
 
 
-def softmax(x: Tensor) -> Tensor:
-    """exp(x) / sum(exp(x)) over the last dimension, rounded once."""
-    return torch.softmax(x, -1, dtype=statistics_dtype(x)).to(x.dtype)
+def softmax(x: Tensor, dim: int) -> Tensor:
+    """exp(x) / sum(exp(x)), rounded once."""
+    return torch.softmax(x, dim, dtype=statistics_dtype(x)).to(x.dtype)
 
 
-def gradient(dy: Tensor, y: Tensor) -> Tensor:
-    """y * (dy - sum(dy * y)) over the last dimension, rounded once."""
+def gradient(dy: Tensor, y: Tensor, dim: int) -> Tensor:
+    """y * (dy - sum(dy * y)), rounded once."""
     dtype = statistics_dtype(y)
     dy, p = dy.to(dtype), y.to(dtype)
-    dx: Tensor = p * (dy - (dy * p).sum(-1, keepdim=True))
+    dx: Tensor = p * (dy - (dy * p).sum(dim, keepdim=True))
     return dx.to(y.dtype)

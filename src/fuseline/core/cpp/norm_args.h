@@ -56,6 +56,15 @@ struct NormArgs {
                     " must have at least one dimension, got a scalar");
   }
 
+  // The same along one dimension, which comes back counted from the first.
+  void check_along(const Tensor& t, int64_t& dim) const {
+    check_rows(t);
+    const int64_t dims = t.dim();
+    STD_TORCH_CHECK(-dims <= dim && dim < dims, op, ": dim is ", dim, ", expected one of ", -dims,
+                    " to ", dims - 1);
+    if (dim < 0) dim += dims;
+  }
+
   // Refuses a tensor `name` that is not of the dtype and device of the rows.
   void check_kind(const char* name, const Tensor& t, const Tensor& rows) const {
     STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");

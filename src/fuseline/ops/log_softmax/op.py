@@ -18,8 +18,9 @@ def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
     y = x - max(x) - log(sum(exp(x - max(x))))
 
     x     float64, float32, float16 or bfloat16, at least one dimension; any layout. One copy is
-          made unless the last stride is 1 and the leading dimensions collapse to one row stride.
-    dim   any but the last is moved to the end and back: most often a copy of x and one of y.
+          made unless the last stride is 1 and the dimensions before dim, and those after it, each
+          collapse to one stride.
+    dim   any dimension, where no other is moved or copied.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
@@ -29,32 +30,30 @@ def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
     that cannot run here) before anything is launched.
     Source: torch.log_softmax.
     """
-    if dim == -1:
-        y: Tensor = operator.call(SELECTOR, validate, log_softmax, impl, x)
-        return y
-    return operator.call_along(dim, SELECTOR, validate, log_softmax, impl, x)
+    y: Tensor = operator.call(SELECTOR, validate, log_softmax, impl, x, dim)
+    return y
 
 
-def validate(x: Tensor) -> None:
+def validate(x: Tensor, dim: int) -> None:
     """Refuses what no implementation takes."""
-    arguments.require_rows(_NAME, x)
+    arguments.require_along(_NAME, dim, x)
 
 
-def decomposed(x: Tensor) -> Tensor:
+def decomposed(x: Tensor, dim: int) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
-    validate(x)
-    return torch.log_softmax(x, -1, dtype=statistics_dtype(x)).to(x.dtype)
+    validate(x, dim)
+    return torch.log_softmax(x, dim, dtype=statistics_dtype(x)).to(x.dtype)
 
 
-def _gradient(dy: Tensor, y: Tensor) -> Tensor:
+def _gradient(dy: Tensor, y: Tensor, dim: int) -> Tensor:
     dtype = statistics_dtype(y)
     dy = dy.to(dtype)
-    return (dy - y.to(dtype).exp() * dy.sum(-1, keepdim=True)).to(y.dtype)
+    return (dy - y.to(dtype).exp() * dy.sum(dim, keepdim=True)).to(y.dtype)
 
 
-def _eager(x: Tensor) -> Tensor:
-    validate(x)
-    return impl_eager.log_softmax(x).contiguous()
+def _eager(x: Tensor, dim: int) -> Tensor:
+    validate(x, dim)
+    return impl_eager.log_softmax(x, dim).contiguous()
 
 
 CONTRACT = operator.saving_output(_NAME, validate, decomposed, _gradient)
