@@ -74,24 +74,14 @@ void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
       });
 }
 
-// The gradient's formula over columns.
-struct Formula {
-  template <class C>
-  static Vector<C> term(const Vector<C>& dy, const Vector<C>&) {
-    return dy;
-  }
-  template <class C>
-  static Vector<C> dx(const Vector<C>& dy, const Vector<C>& y, const Vector<C>& sum) {
-    return dy - vexp<C>(y) * sum;
-  }
-};
-
 constexpr softmax::Kernels kKernels = {
     {forward<double>, forward<float>, forward<f16>, forward<bf16>},
     {columns<double>, columns<float>, columns<f16>, columns<bf16>},
     {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
-    {softmax::columns_gradient<double, Formula>, softmax::columns_gradient<float, Formula>,
-     softmax::columns_gradient<f16, Formula>, softmax::columns_gradient<bf16, Formula>}};
+    {softmax::columns_gradient<double, softmax::OfLogSoftmax>,
+     softmax::columns_gradient<float, softmax::OfLogSoftmax>,
+     softmax::columns_gradient<f16, softmax::OfLogSoftmax>,
+     softmax::columns_gradient<bf16, softmax::OfLogSoftmax>}};
 
 }  // namespace
 }  // namespace fuseline::log_softmax

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.ops.log_softmax import impl_eager
-from fuseline.primitives.rms import statistics_dtype
+from fuseline.ops.masked_softmax.op import masked_softmax
+from fuseline.primitives import softmax as formulas
 
 _NAME = "log_softmax"
 
 
-def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
+def log_softmax(
+    x: Tensor,
+    dim: int = -1,
+    impl: str = "auto",
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float = 1.0,
+) -> Tensor:
     """Logarithm of the softmax over one dimension.
 
     y = x - max(x) - log(sum(exp(x - max(x))))
@@ -22,6 +30,9 @@ def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
           collapse to one stride.
     dim   any dimension, where no other is moved or copied.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
+    mask, causal, scale
+          of scale * x + mask, over the last dimension alone: fuseline.masked_softmax, where they
+          are described. It has "triton" in the place of "cuda".
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. A row with a NaN, with +Inf or of -Inf alone is all NaN, as in torch. Saved for
@@ -30,6 +41,9 @@ def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
     that cannot run here) before anything is launched.
     Source: torch.log_softmax.
     """
+    if mask is not None or causal is not False or scale != 1.0:
+        arguments.require_last(_NAME, dim, x, "a mask, causal or a scale")
+        return masked_softmax(x, mask, causal, scale, True, impl)
     y: Tensor = operator.call(SELECTOR, validate, log_softmax, impl, x, dim)
     return y
 
@@ -42,13 +56,7 @@ def validate(x: Tensor, dim: int) -> None:
 def decomposed(x: Tensor, dim: int) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, dim)
-    return torch.log_softmax(x, dim, dtype=statistics_dtype(x)).to(x.dtype)
-
-
-def _gradient(dy: Tensor, y: Tensor, dim: int) -> Tensor:
-    dtype = statistics_dtype(y)
-    dy = dy.to(dtype)
-    return (dy - y.to(dtype).exp() * dy.sum(dim, keepdim=True)).to(y.dtype)
+    return formulas.log_softmax(x, dim)
 
 
 def _eager(x: Tensor, dim: int) -> Tensor:
@@ -56,5 +64,5 @@ def _eager(x: Tensor, dim: int) -> Tensor:
     return impl_eager.log_softmax(x, dim).contiguous()
 
 
-CONTRACT = operator.saving_output(_NAME, validate, decomposed, _gradient)
+CONTRACT = operator.saving_output(_NAME, validate, decomposed, formulas.log_gradient)
 SELECTOR = contract.implementations(CONTRACT, None, _eager)

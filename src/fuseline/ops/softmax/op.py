@@ -5,13 +5,22 @@ from __future__ import annotations
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
+from fuseline.ops.masked_softmax.op import masked_softmax
 from fuseline.ops.softmax import impl_eager
 from fuseline.primitives import softmax as formulas
 
 _NAME = "softmax"
 
 
-def softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
+def softmax(
+    x: Tensor,
+    dim: int = -1,
+    impl: str = "auto",
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float = 1.0,
+) -> Tensor:
     """Softmax over one dimension.
 
     y = exp(x - max(x)) / sum(exp(x - max(x)))
@@ -21,6 +30,9 @@ def softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
           collapse to one stride.
     dim   any dimension, where no other is moved or copied.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
+    mask, causal, scale
+          of scale * x + mask, over the last dimension alone: fuseline.masked_softmax, where they
+          are described. It has "triton" in the place of "cuda".
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. A row with a NaN, with +Inf or of -Inf alone is all NaN, as in torch. Saved for
@@ -29,6 +41,9 @@ def softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
     that cannot run here) before anything is launched.
     Source: torch.softmax.
     """
+    if mask is not None or causal is not False or scale != 1.0:
+        arguments.require_last(_NAME, dim, x, "a mask, causal or a scale")
+        return masked_softmax(x, mask, causal, scale, False, impl)
     y: Tensor = operator.call(SELECTOR, validate, softmax, impl, x, dim)
     return y
 

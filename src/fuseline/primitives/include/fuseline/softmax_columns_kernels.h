@@ -214,6 +214,18 @@ struct OfSoftmax {
   }
 };
 
+// dx = dy - exp(y) * sum(dy).
+struct OfLogSoftmax {
+  template <class C>
+  static Vector<C> term(const Vector<C>& dy, const Vector<C>&) {
+    return dy;
+  }
+  template <class C>
+  static Vector<C> dx(const Vector<C>& dy, const Vector<C>& y, const Vector<C>& sum) {
+    return dy - vexp<C>(y) * sum;
+  }
+};
+
 // Gradients alone.
 constexpr Kernels kGradientKernels = {
     {},
