@@ -67,7 +67,10 @@ void forward(const ForwardArgs& a, int64_t first, int64_t last) {
     // Whole vectors, since the next pass overwrites what it reads; the added ones give 0.
     for (int64_t i = count; i < padded; ++i) z[i] = softmax::kLeast<C>;
     const C m = softmax::max_row<C>(z, padded);
+    const X* const next = softmax::next_row(x, a.x_stride, a.n);
     const double sum = sum_row<C>(padded, [=](int64_t i, auto part) {
+      __builtin_prefetch(next + i);
+      __builtin_prefetch(y + i, 1);
       const Vector<C> shifted = load<C>(z + i, part) - m, e = vexp<C>(shifted);
       store<C>(z + i, LOG ? shifted : e, part);
       return e;
