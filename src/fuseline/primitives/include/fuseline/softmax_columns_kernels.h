@@ -27,8 +27,9 @@ inline Vector<C> narrow(const Vector<double>* parts) {
   }
 }
 
-// K vectors of columns by n rows, in PLANES planes that the caches hold: memory is read and written
-// once, a row at a time, whatever its strides. Columns that are not there hold anything.
+// K vectors of columns by n rows, a row at a time, and PLANES planes of them that the caches hold,
+// for what is computed once and used again: rows that lie far apart fall into few sets of the
+// caches. Columns that are not there hold anything.
 template <class C, int K>
 class Strip {
  public:
@@ -44,23 +45,26 @@ class Strip {
     return reinterpret_cast<Vector<C>*>(scratch_.row(plane) + row * kWidth);
   }
 
+  // Vector k of a row. The processor's own prefetchers stop at the end of a page, so memory is
+  // asked for what is eight rows on, or in the strip that is next.
+  template <class X>
+  Vector<C> vector(const X* x, int64_t step, int64_t row, int k) const {
+    const X* const from = x + row * step;
+    if (k == 0) {
+      const bool below = row + 8 < n_;
+      const X* const ahead = from + (below ? 8 * step : (8 - n_) * step + kWidth);
+      for (int64_t i = 0; i < kWidth; i += 64 / sizeof(X)) __builtin_prefetch(ahead + i);
+    }
+    return whole(row, step) ? load<C>(from + k * kLanes<C>, Whole{})
+                            : load<C>(from, Short{static_cast<int>(columns_)});
+  }
+
   // Fills a plane; seen(k, vector) sees each.
   template <class X, class Seen>
   void read(int plane, const X* x, int64_t step, const Seen& seen) const {
     for (int64_t row = 0; row < n_; ++row) {
-      const X* const from = x + row * step;
-      // The processor's own prefetchers stop at the end of a page: eight rows on, or in the strip
-      // that is next.
-      const bool below = row + 8 < n_;
-      const X* const ahead = from + (below ? 8 * step : (8 - n_) * step + kWidth);
-      for (int64_t i = 0; i < kWidth; i += 64 / sizeof(X)) __builtin_prefetch(ahead + i);
       Vector<C>* const to = at(plane, row);
-      for (int k = 0; k < K; ++k) {
-        const Vector<C> v = whole(row, step) ? load<C>(from + k * kLanes<C>, Whole{})
-                                             : load<C>(from, Short{static_cast<int>(columns_)});
-        to[k] = v;
-        seen(k, v);
-      }
+      for (int k = 0; k < K; ++k) seen(k, to[k] = vector(x, step, row, k));
     }
   }
   template <class X>
@@ -186,18 +190,21 @@ inline X* dx_at(const GradientArgs& a, int64_t slice, int64_t column) {
   return static_cast<X*>(a.dx) + slice * a.n * a.inner + column;
 }
 
-// dx of (dy, y) in one sum: that of Formula::term, of which Formula::dx makes it.
+// dx of (dy, y) in one sum: that of Formula::term, of which Formula::dx makes it. Reads dy and y
+// twice: planes for so little work took a third longer. Writes dx.
 template <class X, class Formula>
 void columns_gradient(const GradientArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
-  each_strip<C, 2>(a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
-    s.read(0, dy_at<X>(a, slice, column), a.dy_step, [](auto...) {});
-    s.read(1, saved_at<X>(a, slice, column), a.saved_step, [](auto...) {});
+  each_strip<C, 0>(a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
+    const X* const dy = dy_at<X>(a, slice, column);
+    const X* const y = saved_at<X>(a, slice, column);
     const auto sum = s.sum([&](int64_t row, int k) {
-      return Formula::template term<C>(s.at(0, row)[k], s.at(1, row)[k]);
+      return Formula::template term<C>(s.vector(dy, a.dy_step, row, k),
+                                       s.vector(y, a.saved_step, row, k));
     });
     s.write(dx_at<X>(a, slice, column), a.inner, [&](int64_t row, int k) {
-      return Formula::template dx<C>(s.at(0, row)[k], s.at(1, row)[k], sum.of[k]);
+      return Formula::template dx<C>(s.vector(dy, a.dy_step, row, k),
+                                     s.vector(y, a.saved_step, row, k), sum.of[k]);
     });
   });
 }
