@@ -65,12 +65,15 @@ def test_schemas_in_the_binary_are_those_of_the_contract() -> None:
 @pytest.mark.parametrize(("device", "impl"), IMPLS)
 @pytest.mark.parametrize("n", [1, 7, 61, 1027, 20001])
 def test_every_way(n: int, device: str, impl: str) -> None:
+    torch.manual_seed(n)
     for dtype in SPEC.dtypes:
-        x = torch.randn(2, 3, 5, n, device=device).to(dtype)
+        # So many rows that the worst error is no accident.
+        x = torch.randn(2, 3 + 800 // n, 5, n, device=device).to(dtype)
         mask = masked((5, n), dtype, device)
         right(impl, x, None)
-        right(impl, x, mask, log=True)
         right(impl, x, None, causal=True, scale=0.125)
+        if n > 7:  # of few columns one is far above the others: no digits by which to judge
+            right(impl, x, mask, log=True)
         right(impl, x, mask, causal=True, scale=-1.5)
 
 
@@ -79,6 +82,7 @@ def test_every_way(n: int, device: str, impl: str) -> None:
 def test_a_mask_of_any_shape_is_read_where_it_lies(
     shape: tuple[int, ...], device: str, impl: str
 ) -> None:
+    torch.manual_seed(len(shape))
     for dtype in (torch.float32, torch.bfloat16):
         for of in {dtype, torch.float32}:
             x = torch.randn(2, 3, 5, 70, device=device).to(dtype)
