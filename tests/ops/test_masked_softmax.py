@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,7 +46,10 @@ def right(impl: str, x: Tensor, mask: Tensor | None, **how: Any) -> None:
     ours, yardstick = (
         errors(SPEC, given, "fwd", {"out0": out})["out0"] for out in (y.detach(), eager)
     )
-    assert over_budget(SPEC.budget, x.dtype, "fwd", ours, yardstick) is None, how
+    # A logarithm near 0 is that of a sum near 1, of which either has lost what is less than eps.
+    budget = replace(SPEC.budget, gradients=given["log"])
+    wrong = over_budget(budget, x.dtype, "fwd", ours, yardstick)
+    assert wrong is None, (x.dtype, how, wrong)
     wide = {k: v.detach().double().requires_grad_() for k, v in leaves.items()}
     want = torch.autograd.grad(SPEC.reference(**given | wide), tuple(wide.values()), dy.double())
     for name, got, expected in zip(leaves, grads, want, strict=True):
@@ -72,8 +76,7 @@ def test_every_way(n: int, device: str, impl: str) -> None:
         mask = masked((5, n), dtype, device)
         right(impl, x, None)
         right(impl, x, None, causal=True, scale=0.125)
-        if n > 7:  # of few columns one is far above the others: no digits by which to judge
-            right(impl, x, mask, log=True)
+        right(impl, x, mask, log=True)
         right(impl, x, mask, causal=True, scale=-1.5)
 
 
@@ -84,7 +87,7 @@ def test_a_mask_of_any_shape_is_read_where_it_lies(
 ) -> None:
     torch.manual_seed(len(shape))
     for dtype in (torch.float32, torch.bfloat16):
-        for of in {dtype, torch.float32}:
+        for of in dict.fromkeys((dtype, torch.float32)):
             x = torch.randn(2, 3, 5, 70, device=device).to(dtype)
             mask = masked(tuple(n or 70 for n in shape), of, device)
             before = native.copies()
