@@ -21,7 +21,7 @@ def double_softmax(x: Tensor, dim: int = 1, impl: str = "auto") -> Tensor:
     x     float64, float32, float16 or bfloat16; any layout. One copy is made unless the last
           stride is 1 and the dimensions before dim, and those after it, each collapse to one
           stride.
-    dim   any dimension, where no other is moved or copied.
+    dim   any; nothing is moved to the end for it.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch.softmax twice, which rounds twice).
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and

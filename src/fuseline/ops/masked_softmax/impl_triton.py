@@ -14,7 +14,7 @@ import triton.language as tl
 
 from fuseline.core import native
 from fuseline.primitives.triton.launch import Wrap, launch
-from fuseline.primitives.triton.rms import float64_of
+from fuseline.primitives.triton.rms import divide, float64_of
 from fuseline.primitives.triton.row_sums import block, places, tile
 from fuseline.primitives.triton.rows import divide_up, halves, power_of_2, vec, whole_meta
 
@@ -43,6 +43,16 @@ def _exp(v):
         e = tl.exp2(t)
         e = tl.fma(e, rest * 0.6931471805599453, e)
     return e
+
+
+@triton.jit
+def _result(shifted, e, total, LOG: tl.constexpr):
+    """y of z - max(z), e = exp of it, or None, and the sum of that; one logarithm a row is fp64."""
+    if LOG:
+        y = shifted - tl.log(total.to(tl.float64)).to(shifted.dtype)
+    else:
+        y = e * divide(tl.zeros_like(total) + 1.0, total)
+    return y
 
 
 @triton.jit
@@ -86,7 +96,7 @@ def _fwd_kernel(
     e = _exp(shifted)
     # Columns that do not exist would make NaN of rows that see nothing.
     total = tl.sum(tl.where(inside, e, 0.0), 1)[:, None]
-    y = shifted - tl.log(total) if LOG else e * (1.0 / total)
+    y = _result(shifted, e, total, LOG)
     y_ptrs = places(y_ptr, rows, n_cols, cols, VEC)
     tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), inside)
 
@@ -138,7 +148,7 @@ def _fwd_long_kernel(
             VEC, MASK_VEC, BLOCK,
         )  # fmt: skip
         shifted = z - most
-        y = shifted - tl.log(total) if LOG else _exp(shifted) * (1.0 / total)
+        y = _result(shifted, None if LOG else _exp(shifted), total, LOG)
         y_ptrs = y_ptr + row * (n_cols // VEC * VEC) + cols
         tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), inside)
 

@@ -28,7 +28,7 @@ def softmax(
     x     float64, float32, float16 or bfloat16, at least one dimension; any layout. One copy is
           made unless the last stride is 1 and the dimensions before dim, and those after it, each
           collapse to one stride.
-    dim   any dimension, where no other is moved or copied.
+    dim   any; nothing is moved to the end for it.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
     mask, causal, scale
           of scale * x + mask, over the last dimension alone: fuseline.masked_softmax, where they

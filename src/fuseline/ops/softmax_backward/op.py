@@ -24,7 +24,7 @@ def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1, impl: str = "auto") -
           layout. One copy is made unless the last stride is 1 and the dimensions before dim, and
           those after it, each collapse to one stride.
     y     what the softmax returned, of dy's shape and dtype; any layout, as dy.
-    dim   any dimension, where no other is moved or copied.
+    dim   any; nothing is moved to the end for it.
     impl  "auto", or one of "cuda", "cpu", "eager" (the plain formula, which rounds four times).
 
     Returns dx, contiguous, with dy's shape and dtype, computed in float32 (float64 for float64) and
