@@ -16,6 +16,7 @@ from torch.library import opcheck
 
 import fuseline
 from fuseline import table
+from fuseline.core import native
 from fuseline.ops.double_softmax.op import CONTRACT
 
 OPS = torch.ops.fuseline
@@ -38,12 +39,26 @@ def test_hard_rows(n: int, device: str, impl: str) -> None:
 
 
 @pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("inner", [2, 17, 200])
+def test_hard_columns(inner: int, device: str, impl: str) -> None:
+    for dtype in SPEC.dtypes:
+        for n in (1, 61, 1027):
+            rows = hard_rows(n, dtype, device).flatten(0, 1)
+            rows = rows.repeat(-(-7 * inner // len(rows)), 1)[: 7 * inner].view(7, inner, n)
+            columns, before = rows.transpose(1, 2).contiguous(), native.copies()
+            keeps_the_budget("double_softmax", rows, impl, columns)
+            assert native.copies() == before
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
 @pytest.mark.parametrize("n", [2, 61, 20001])
 def test_what_is_saved_are_the_maximum_and_the_inverses_of_the_sums(
     n: int, device: str, impl: str
 ) -> None:
     x = torch.randn(3, n, dtype=torch.float64, device=device)
-    y, stats = OPS._double_softmax_fwd(x)
+    y, stats = OPS._double_softmax_fwd(x, -1)
+    of_columns, same_stats = OPS._double_softmax_fwd(x.T.contiguous(), 0)
+    torch.testing.assert_close((of_columns.T, same_stats), (y, stats))
     m = x.amax(-1)
     e = torch.exp(x - m[:, None])
     p = e / e.sum(-1, keepdim=True)
@@ -87,24 +102,28 @@ def test_gradients_of_every_order() -> None:
 @pytest.mark.parametrize("shape", [(3, 8), (0, 8), (4, 0), (2, 3, 5)])
 def test_opcheck(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
-    opcheck(OPS.double_softmax, (x.clone().requires_grad_(),))
-    y, stats = OPS._double_softmax_fwd(x)
-    opcheck(OPS._double_softmax_fwd, (x,))
-    opcheck(OPS._double_softmax_bwd, (torch.randn_like(y), x, stats))
+    for dim in (-1, 0):
+        opcheck(OPS.double_softmax, (x.clone().requires_grad_(), dim))
+        y, stats = OPS._double_softmax_fwd(x, dim)
+        opcheck(OPS._double_softmax_fwd, (x, dim))
+        opcheck(OPS._double_softmax_bwd, (torch.randn_like(y), x, stats, dim))
 
 
 def test_raw_backward_names_what_is_wrong() -> None:
     x = torch.randn(3, 8)
-    y, stats = OPS._double_softmax_fwd(x)
+    y, stats = OPS._double_softmax_fwd(x, -1)
     for args, word in (
-        ((y[:, :4], x, stats), "dy has shape"),
-        ((y, x, stats[:, :2]), "stats has shape"),
-        ((y, x, stats.double()), "stats must be"),
+        ((y[:, :4], x, stats, 1), "dy has shape"),
+        ((y, x, stats[:, :2], 1), "stats has shape"),
+        ((y, x, stats, 0), "stats has shape"),
+        ((y, x, stats.double(), 1), "stats must be"),
+        ((y, x, stats, 2), "dim is 2, expected one of -2 to 1"),
     ):
         with pytest.raises(RuntimeError, match=f"double_softmax: {word}"):
             OPS._double_softmax_bwd(*args)
     columns = stats.T.contiguous().T
-    assert torch.equal(OPS._double_softmax_bwd(y, x, columns), OPS._double_softmax_bwd(y, x, stats))
+    whole = OPS._double_softmax_bwd(y, x, stats, 1)
+    assert torch.equal(OPS._double_softmax_bwd(y, x, columns, 1), whole)
 
 
 def test_compiled_without_a_break_and_under_vmap() -> None:
@@ -113,11 +132,14 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
     compiled = torch.compile(fuseline.double_softmax, fullgraph=True)
     assert torch.equal(compiled(x, -1), want)
     assert torch.equal(torch.vmap(fuseline.double_softmax, in_dims=1, out_dims=1)(x), want)
+    first = torch.vmap(lambda t: fuseline.double_softmax(t, 0))(x)
+    assert torch.equal(first, fuseline.double_softmax(x, 1))
 
 
 @pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "from ops import test_double_softmax as t\n"
     code += "for n in (1, 61, 1027): t.test_hard_rows(n, 'cpu', 'cpu')\n"
+    code += "for n in (2, 17, 200): t.test_hard_columns(n, 'cpu', 'cpu')\n"
     code += "t.test_a_row_near_one_hot_has_no_gradient_but_its_own(61, 'cpu', 'cpu')"
     for_instruction_set(isa, code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from ops.softmax_rows import (
@@ -64,12 +66,54 @@ def test_every_dim(name: str, device: str, impl: str) -> None:
             torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_last_dim_by_either_number_makes_no_copy(name: str) -> None:
-    x, before = torch.randn(3, 2, 8)[:, :, :7], native.copies()
-    for dim in (-1, 2):
-        getattr(fuseline, name)(x, dim)
-    assert native.copies() == before
+@pytest.mark.parametrize("inner", [2, 5, 17, 64, 130, 263])
+def test_hard_columns(name: str, inner: int, device: str, impl: str) -> None:
+    """As the same rows, whatever lies beside them."""
+    for dtype in table.load()[name].dtypes:
+        for n in (1, 61, 1027):
+            rows = hard_rows(n, dtype, device).flatten(0, 1)[: 7 * inner]
+            rows = rows.repeat(-(-7 * inner // len(rows)), 1)[: 7 * inner].view(7, inner, n)
+            columns = rows.transpose(1, 2).contiguous()
+            keeps_the_budget(name, rows, impl, columns)
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_long_column_of_like_terms(name: str, device: str, impl: str) -> None:
+    columns = torch.full((1_000_003, 3), -0.3, device=device)
+    keeps_the_budget(name, columns.T.contiguous(), impl, columns)
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_copied(name: str, device: str, impl: str) -> None:
+    """Nothing along any dim of a tensor, of neighbours at any distance; else x, once."""
+    ours = partial(getattr(fuseline, name), impl=impl)
+    wide = torch.randn(3, 5, 9, 8, device=device, requires_grad=True)
+    for x, dims, copies in (
+        (wide, (-4, -3, -2, -1, 0, 1, 2, 3), 0),
+        (wide[..., :7], (3,), 0),
+        (wide[:, :, :7], (2,), 0),
+        (wide[:, 1:3, 2:], (1,), 0),
+        (wide[0, :, :, :1], (0, 1), 1),
+        (wide.transpose(0, 3), (1,), 1),
+    ):
+        for dim in dims:
+            before = native.copies()
+            y = ours(x, dim)
+            y.backward(torch.ones_like(y))
+            assert native.copies() - before == copies, (x.shape, dim)
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_column_does_not_know_its_batch(name: str, device: str, impl: str) -> None:
+    ours, x = getattr(fuseline, name), torch.randn(9, 130, 96, device=device)
+    whole = ours(x, 1, impl)
+    for part in (slice(0, 1), slice(4, 7), (slice(None), slice(None), slice(32, 64))):
+        assert torch.equal(ours(x[part], 1, impl), whole[part])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,19 +131,21 @@ def test_gradients_of_every_order(name: str) -> None:
 @pytest.mark.parametrize("shape", [(3, 8), (0, 8), (4, 0), (2, 3, 5)])
 def test_opcheck(name: str, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape)
-    opcheck(getattr(OPS, name), (x.clone().requires_grad_(),))
-    y = getattr(OPS, f"_{name}")(x)
-    opcheck(getattr(OPS, f"_{name}"), (x,))
-    opcheck(getattr(OPS, f"_{name}_bwd"), (torch.randn_like(y), y))
+    for dim in (-1, 0):
+        opcheck(getattr(OPS, name), (x.clone().requires_grad_(), dim))
+        y = getattr(OPS, f"_{name}")(x, dim)
+        opcheck(getattr(OPS, f"_{name}"), (x, dim))
+        opcheck(getattr(OPS, f"_{name}_bwd"), (torch.randn_like(y), y, dim))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_raw_backward_names_what_is_wrong(name: str) -> None:
     y = torch.randn(3, 8)
     for args, word in (
-        ((y[:, :4], y), "dy has shape"),
-        ((y.double(), y), "dy must have the dtype of y"),
-        ((y, y.int()), "y must be float64"),
+        ((y[:, :4], y, 1), "dy has shape"),
+        ((y.double(), y, 1), "dy must have the dtype of y"),
+        ((y, y.int(), 1), "y must be float64"),
+        ((y, y, 2), "dim is 2, expected one of -2 to 1"),
     ):
         with pytest.raises(RuntimeError, match=f"{name}: {word}"):
             getattr(OPS, f"_{name}_bwd")(*args)
@@ -109,11 +155,13 @@ def test_raw_backward_names_what_is_wrong(name: str) -> None:
 def test_compiled_without_a_break_and_under_vmap(name: str) -> None:
     ours, x = getattr(fuseline, name), torch.randn(5, 3, 64)
     compiled = torch.compile(ours, fullgraph=True)
-    for dim in (-1, 1):
+    for dim in (-1, 1, -2):
         want = ours(x, dim)
         assert torch.equal(compiled(x, dim), want)
         batched = torch.vmap(lambda t, dim=dim: ours(t, dim - (dim > 0)), in_dims=0)(x)
         assert torch.equal(batched, want)
+    with pytest.raises(ValueError, match="dim is -3, expected one of -2 to 1"):
+        torch.vmap(lambda t: ours(t, -3))(x)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -127,7 +175,8 @@ def test_symbolic_traces_name_the_operator(name: str) -> None:
 
 @pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
-    code = "from ops.test_softmax import NAMES, test_hard_rows as t\n"
-    for_instruction_set(
-        isa, code + "for m in NAMES:\n  for n in (1, 61, 1027): t(m, n, 'cpu', 'cpu')"
-    )
+    code = "from ops.test_softmax import NAMES, test_hard_columns, test_hard_rows\n"
+    code += "for m in NAMES:\n"
+    code += "  for n in (1, 61, 1027): test_hard_rows(m, n, 'cpu', 'cpu')\n"
+    code += "  for n in (5, 130): test_hard_columns(m, n, 'cpu', 'cpu')"
+    for_instruction_set(isa, code)

@@ -9,6 +9,7 @@ from torch.library import opcheck
 
 import fuseline
 from fuseline import table
+from fuseline.core import native
 from fuseline.ops.softmax_backward.op import CONTRACT
 from fuseline.testing.accuracy import errors, over_budget
 
@@ -74,6 +75,22 @@ def test_large_and_small_gradients(n: int, device: str, impl: str) -> None:
 
 
 @pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("inner", [2, 33, 200])
+def test_columns_keep_the_budget(inner: int, device: str, impl: str) -> None:
+    for dtype in SPEC.dtypes:
+        dy, y = (torch.randn(3, 1027, inner, device=device).to(dtype) for _ in range(2))
+        y = y.float().softmax(1).to(dtype)
+        rows = {"dy": dy.transpose(1, 2), "y": y.transpose(1, 2)}
+        before = native.copies()
+        dx = fuseline.softmax_backward(dy, y, 1, impl).transpose(1, 2)
+        assert native.copies() == before
+        ours, eager = (
+            errors(SPEC, rows, "fwd", {"out0": out})["out0"] for out in (dx, SPEC.eager.fn(**rows))
+        )
+        assert over_budget(SPEC.budget, dtype, "fwd", ours, eager) is None
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
 def test_every_dim(device: str, impl: str) -> None:
     dy, y = (torch.randn(3, 5, 7, dtype=torch.float64, device=device) for _ in range(2))
     for dim in range(-3, 3):
@@ -84,16 +101,18 @@ def test_every_dim(device: str, impl: str) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 8), (0, 8), (4, 0), (2, 3, 5)])
 def test_opcheck(shape: tuple[int, ...]) -> None:
-    opcheck(OPS.softmax_backward, rows(*shape))
-    opcheck(OPS._softmax_backward, tuple(t.detach() for t in rows(*shape)))
+    for dim in (-1, 0):
+        opcheck(OPS.softmax_backward, (*rows(*shape), dim))
+        opcheck(OPS._softmax_backward, (*(t.detach() for t in rows(*shape)), dim))
 
 
 def test_raw_operator_names_what_is_wrong() -> None:
     dy = torch.randn(3, 8)
     for args, word in (
-        ((dy, dy[:, :4]), "y has shape"),
-        ((dy, dy.double()), "y must have the dtype of dy"),
-        ((dy.int(), dy), "dy must be float64"),
+        ((dy, dy[:, :4], 1), "y has shape"),
+        ((dy, dy.double(), 1), "y must have the dtype of dy"),
+        ((dy.int(), dy, 1), "dy must be float64"),
+        ((dy, dy, -3), "dim is -3, expected one of -2 to 1"),
     ):
         with pytest.raises(RuntimeError, match=f"softmax_backward: {word}"):
             OPS.softmax_backward(*args)
@@ -106,8 +125,10 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
     assert torch.equal(compiled, want)
     got, expected = (torch.autograd.grad(t.square().sum(), (dy, y)) for t in (compiled, want))
     torch.testing.assert_close(got, expected)
-    batched = torch.vmap(fuseline.softmax_backward, in_dims=(1, 0))(dy.transpose(0, 1), y)
-    assert torch.equal(batched, want)
+    for dim in (-1, 1):
+        along = lambda dy, y, dim=dim: fuseline.softmax_backward(dy, y, dim)  # noqa: E731
+        batched = torch.vmap(along, in_dims=(1, 0))(dy.transpose(0, 1), y)
+        assert torch.equal(batched, want)
 
 
 @pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])

@@ -55,9 +55,15 @@ def require_twin(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") ->
         )
 
 
-def require_broadcast(op: str, name: str, t: Tensor, x: Tensor) -> None:
-    """Refuses a second input whose shape does not broadcast to that of x, or of another kind."""
-    require_like(op, name, t, x)
+def require_broadcast(op: str, name: str, t: Tensor, x: Tensor, or_float: bool = False) -> None:
+    """Refuses a second input whose shape does not broadcast to that of x, or of another kind.
+
+    or_float: it may also be of float32.
+    """
+    if or_float:
+        _require_like_or_float(op, name, t, x)
+    else:
+        require_like(op, name, t, x)
     pairs = zip(reversed(t.shape), reversed(x.shape), strict=False)
     if t.dim() > x.dim() or any(a != 1 and a != b for a, b in pairs):
         raise ValueError(
@@ -66,12 +72,22 @@ def require_broadcast(op: str, name: str, t: Tensor, x: Tensor) -> None:
         )
 
 
-def require_dim(op: str, dim: int, x: Tensor) -> None:
-    """Refuses what is no dimension of x."""
+def require_along(op: str, dim: int, x: Tensor, name: str = "x") -> None:
+    """Refuses an x (called `name`) of no dtype of ours, and what is no dimension of it."""
+    require_rows(op, x, name)
     if not isinstance(dim, int):
         raise TypeError(f"{op}: dim is a {type(dim).__name__}, expected an int")
     if not -x.dim() <= dim < x.dim():
         raise ValueError(f"{op}: dim is {dim}, expected one of {-x.dim()} to {x.dim() - 1}")
+
+
+def require_last(op: str, dim: int, x: Tensor, why: str) -> None:
+    """Refuses any dimension but the last, which is what `why` goes with."""
+    if dim == -1:
+        return
+    require_along(op, dim, x)
+    if dim != x.dim() - 1:
+        raise ValueError(f"{op}: dim is {dim}, expected -1, the last, with {why}")
 
 
 def require_weight(
@@ -83,22 +99,23 @@ def require_weight(
     """
     if weight is None:
         return
-    if not isinstance(weight, Tensor):
-        raise TypeError(
-            f"{op}: {own} is a {type(weight).__name__}, expected a torch.Tensor or None"
-        )
-    _require_strided(op, own, weight)
-    if weight.dtype not in (x.dtype, torch.float32):
-        other = "" if x.dtype == torch.float32 else " or torch.float32"
-        raise TypeError(
-            f"{op}: {own} has dtype {weight.dtype}, expected {x.dtype} (as {name}){other}"
-        )
+    _require_like_or_float(op, own, weight, x, name)
     if tuple(weight.shape) != (x.shape[-1],):
         raise ValueError(
             f"{op}: {own} has shape {tuple(weight.shape)}, "
             f"expected {(x.shape[-1],)}, the last dimension of {name}"
         )
-    _require_device(op, own, weight, x, name)
+
+
+def _require_like_or_float(op: str, own: str, t: Tensor, x: Tensor, name: str = "x") -> None:
+    """Refuses what may be None but not of another dtype than x's or float32, or elsewhere."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{op}: {own} is a {type(t).__name__}, expected a torch.Tensor or None")
+    _require_strided(op, own, t)
+    if t.dtype not in (x.dtype, torch.float32):
+        other = "" if x.dtype == torch.float32 else " or torch.float32"
+        raise TypeError(f"{op}: {own} has dtype {t.dtype}, expected {x.dtype} (as {name}){other}")
+    _require_device(op, own, t, x, name)
 
 
 def require_eps(op: str, eps: float | None, x: Tensor) -> float:

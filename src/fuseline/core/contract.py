@@ -192,21 +192,22 @@ def _by_formula(
 ) -> type[torch.autograd.Function]:
     """The autograd.Function of an operator whose gradient is too rare for kernels of its own.
 
-    All arguments are tensors.
+    The tensors come first among the arguments.
     """
 
     class ByFormula(torch.autograd.Function):
         @staticmethod
-        def forward(ctx: Any, *tensors: Tensor) -> Any:
-            ctx.save_for_backward(*tensors)
-            return fwd(*tensors)
+        def forward(ctx: Any, *args: Any) -> Any:
+            ctx.save_for_backward(*(a for a in args if isinstance(a, Tensor)))
+            ctx.rest = [a for a in args if not isinstance(a, Tensor)]
+            return fwd(*args)
 
         @staticmethod
         def backward(ctx: Any, *dys: Tensor) -> Any:
             saved, needs = ctx.saved_tensors, ctx.needs_input_grad
             if gradients is not None and not wants_graph((*dys, *saved)):
-                return gradients(needs, *dys, *saved)
-            return differentiable_backward(decomposed, saved, needs, *dys)
+                return gradients(needs, *dys, *saved, *ctx.rest)
+            return differentiable_backward(decomposed, (*saved, *ctx.rest), needs, *dys)
 
     return ByFormula
 

@@ -43,76 +43,53 @@ def call(
         raise
 
 
-def call_along(
-    dim: int,
-    selector: Selector,
-    validate: Callable[..., None],
-    public: Callable[..., Any],
-    impl: str,
-    *tensors: Tensor,
-) -> Tensor:
-    """`call` of an operator over the last dimension, which is where `dim` is moved and back."""
-    x = tensors[0]
-    is_tensor = isinstance(x, Tensor)
-    y: Tensor
-    if dim == -1 or (is_tensor and dim == x.dim() - 1):
-        y = call(selector, validate, public, impl, *tensors)
-        return y
-    if not is_tensor and has_torch_function(tensors):  # torch.fx's proxies
-        y = handle_torch_function(public, tensors, *tensors, dim=dim, impl=impl)
-        return y
-    validate(*tensors)
-    arguments.require_dim(selector.op, dim, x)
-    y = call(selector, validate, public, impl, *(t.movedim(dim, -1) for t in tensors))
-    return y.movedim(-1, dim).contiguous()
-
-
 def saving_output(
     name: str,
-    validate: Callable[[Tensor], None],
-    decomposed: Callable[[Tensor], Tensor],
-    gradient: Callable[[Tensor, Tensor], Tensor],
+    validate: Callable[[Tensor, int], None],
+    decomposed: Callable[[Tensor, int], Tensor],
+    gradient: Callable[[Tensor, Tensor, int], Tensor],
 ) -> contract.Contract:
-    """The contract of an operator on rows of one x that saves its output y alone.
+    """The contract of an operator along one dimension of x that saves its output y alone.
 
-    gradient(dy, y) is the formula of dx in differentiable torch operations.
+    gradient(dy, y, dim) is the formula of dx in differentiable torch operations.
     """
 
-    def fake(x: Tensor) -> Tensor:
-        validate(x)
+    def fake(x: Tensor, dim: int) -> Tensor:
+        validate(x, dim)
         return x.new_empty(x.shape)
 
-    def fake_bwd(dy: Tensor, y: Tensor) -> Tensor:
-        arguments.require_rows(name, y, "y")
+    def fake_bwd(dy: Tensor, y: Tensor, dim: int) -> Tensor:
+        arguments.require_along(name, dim, y, "y")
         arguments.require_exactly(name, "dy", dy, y.shape, y.dtype, y.device)
         return y.new_empty(y.shape)
 
     def function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
         class SavesOutput(torch.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, x: Tensor) -> Tensor:
-                y: Tensor = fwd(x)
+            def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
+                y: Tensor = fwd(x, dim)
                 ctx.save_for_backward(y)
+                ctx.dim = dim
                 return y
 
             @staticmethod
             def backward(ctx: Any, dy: Tensor) -> Any:
                 (y,) = ctx.saved_tensors
                 # y is an output of this node: a graph of the formula goes on through it.
-                return (gradient if contract.wants_graph((dy, y)) else bwd)(dy, y)
+                return (gradient if contract.wants_graph((dy, y)) else bwd)(dy, y, ctx.dim), None
 
         return SavesOutput
 
     return contract.Contract(
         name=name,
-        args="Tensor x",
-        bwd_args="Tensor dy, Tensor y",
+        args="Tensor x, int dim",
+        bwd_args="Tensor dy, Tensor y, int dim",
         bwd_returns="Tensor",
         fake=fake,
         fake_bwd=fake_bwd,
         decomposed=decomposed,
         function=function,
-        vmap=vmap_over_rows(validate),
+        vmap=vmap_over_rows(validate, along=True),
     )
 
 
@@ -122,38 +99,42 @@ class SavingInput:
 
     sizes(x)    name -> shape and dtype of each output and of each result that is saved
     decomposed  the formula in torch operations that autograd, vmap and jvp can take apart
+    along       whether it works along a dimension `dim`, the last argument of all these
     """
 
     name: str
-    validate: Callable[[Tensor], None]
-    sizes: Callable[[Tensor], dict[str, tuple[torch.Size, torch.dtype]]]
-    decomposed: Callable[[Tensor], Any]
+    validate: Callable[..., None]
+    sizes: Callable[..., dict[str, tuple[torch.Size, torch.dtype]]]
+    decomposed: Callable[..., Any]
     outputs: tuple[str, ...] = ("y",)
     saved: tuple[str, ...] = ()
+    along: bool = False
 
     def contract(self) -> contract.Contract:
         grads = [f"d{output}" for output in self.outputs]
+        dim = ", int dim" if self.along else ""
         return contract.Contract(
             name=self.name,
-            args="Tensor x",
+            args=f"Tensor x{dim}",
             returns=_tensors(self.outputs),
             fwd_returns=_tensors(self._results) if self.saved else "",
-            bwd_args=", ".join(f"Tensor {name}" for name in (*grads, "x", *self.saved)),
+            bwd_args=", ".join(f"Tensor {name}" for name in (*grads, "x", *self.saved)) + dim,
             bwd_returns="Tensor",
             fake=partial(self._empty, self.outputs),
             fake_fwd=partial(self._empty, self._results) if self.saved else None,
             fake_bwd=self._fake_bwd,
             decomposed=self.decomposed,
             function=self._function,
-            vmap=vmap_over_rows(self.validate),
+            vmap=vmap_over_rows(self.validate, self.along),
         )
 
-    def validate_bwd(self, *tensors: Tensor) -> None:
-        """Refuses what no backward takes: the outputs' gradients, x, and what was saved."""
+    def validate_bwd(self, *args: Any) -> None:
+        """Refuses what no backward takes: the outputs' gradients, x, what was saved, and dim."""
         count = len(self.outputs)
-        dys, x, saved = tensors[:count], tensors[count], tensors[count + 1 :]
-        self.validate(x)
-        sizes = self.sizes(x)
+        end = count + 1 + len(self.saved)
+        dys, x, saved, dim = args[:count], args[count], args[count + 1 : end], args[end:]
+        self.validate(x, *dim)
+        sizes = self.sizes(x, *dim)
         for name, dy in zip(self.outputs, dys, strict=True):
             arguments.require_exactly(self.name, f"d{name}", dy, *sizes[name], x.device)
         for name, t in zip(self.saved, saved, strict=True):
@@ -163,15 +144,15 @@ class SavingInput:
     def _results(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.outputs, *self.saved)))
 
-    def _empty(self, names: tuple[str, ...], x: Tensor) -> Any:
-        self.validate(x)
-        sizes = self.sizes(x)
+    def _empty(self, names: tuple[str, ...], x: Tensor, *dim: int) -> Any:
+        self.validate(x, *dim)
+        sizes = self.sizes(x, *dim)
         made = tuple(x.new_empty(sizes[n][0], dtype=sizes[n][1]) for n in names)
         return made if len(made) > 1 else made[0]
 
-    def _fake_bwd(self, *tensors: Tensor) -> Tensor:
-        self.validate_bwd(*tensors)
-        x = tensors[len(self.outputs)]
+    def _fake_bwd(self, *args: Any) -> Tensor:
+        self.validate_bwd(*args)
+        x: Tensor = args[len(self.outputs)]
         return x.new_empty(x.shape)
 
     def _function(
@@ -182,9 +163,10 @@ class SavingInput:
 
         class SavesInput(torch.autograd.Function):
             @staticmethod
-            def forward(ctx: Any, x: Tensor) -> Any:
-                results = fwd(x)
+            def forward(ctx: Any, x: Tensor, *dim: int) -> Any:
+                results = fwd(x, *dim)
                 ctx.save_for_backward(x, *(results[i] for i in kept))
+                ctx.dim = dim
                 if not kept:
                     return results
                 return results[:outputs] if outputs > 1 else results[0]
@@ -193,9 +175,10 @@ class SavingInput:
             def backward(ctx: Any, *dys: Tensor) -> Any:
                 x, *saved = ctx.saved_tensors
                 if contract.wants_graph((*dys, x)):
-                    needs = ctx.needs_input_grad
-                    return contract.differentiable_backward(decomposed, (x,), needs, *dys)
-                return bwd(*dys, x, *saved)
+                    args, needs = (x, *ctx.dim), ctx.needs_input_grad
+                    return contract.differentiable_backward(decomposed, args, needs, *dys)
+                dx = bwd(*dys, x, *saved, *ctx.dim)
+                return (dx, None) if ctx.dim else dx
 
         return SavesInput
 
@@ -205,20 +188,24 @@ def _tensors(names: tuple[str, ...]) -> str:
     return f"({', '.join(['Tensor'] * len(names))})" if len(names) > 1 else "Tensor"
 
 
-def vmap_over_rows(validate: Callable[..., None]) -> Callable[..., Any]:
-    """The vmap rule of an operator whose tensors all have leading dimensions that are rows."""
+def vmap_over_rows(validate: Callable[..., None], along: bool = False) -> Callable[..., Any]:
+    """The vmap rule of an operator whose tensors all have leading dimensions that are rows.
+
+    along: its last argument is a dimension, which is one further with the batch in front.
+    """
 
     def of(op: Callable[..., Any]) -> Callable[..., Any]:
         def rule(info: Any, in_dims: Any, *args: Any) -> Any:
-            def each(change: Callable[..., Any], *more: Any) -> tuple[Any, ...]:
+            def each(change: Callable[..., Any], *more: Any) -> list[Any]:
                 pairs = zip(args, in_dims, strict=True)
-                return tuple(
-                    change(a, dim, *more) if isinstance(a, Tensor) else a for a, dim in pairs
-                )
+                return [change(a, dim, *more) if isinstance(a, Tensor) else a for a, dim in pairs]
 
             if info.batch_size:
                 validate(*each(one))
-            out = op(*each(in_front, info.batch_size))
+            batched = each(in_front, info.batch_size)
+            if along and batched[-1] >= 0:
+                batched[-1] += 1
+            out = op(*batched)
             return out, (0,) * len(out) if isinstance(out, tuple) else 0
 
         return rule

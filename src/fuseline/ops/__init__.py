@@ -8,6 +8,7 @@ from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_poi
 from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_reduction
 from fuseline.ops.layer_norm import layer_norm
 from fuseline.ops.log_softmax import log_softmax
+from fuseline.ops.masked_softmax import masked_softmax
 from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.pointwise_chain import pointwise_chain
 from fuseline.ops.rms_norm import rms_norm
@@ -24,6 +25,7 @@ __all__ = [
     "horizontal_reduction_reduction",
     "layer_norm",
     "log_softmax",
+    "masked_softmax",
     "norm_chain",
     "pointwise_chain",
     "rms_norm",

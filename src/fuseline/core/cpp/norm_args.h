@@ -24,6 +24,15 @@ inline bool same_sizes(IntHeaderOnlyArrayRef a, IntHeaderOnlyArrayRef b) {
   return true;
 }
 
+inline bool broadcasts_to(IntHeaderOnlyArrayRef from, IntHeaderOnlyArrayRef to) {
+  if (from.size() > to.size()) return false;
+  const size_t lead = to.size() - from.size();
+  for (size_t d = 0; d < from.size(); ++d) {
+    if (from[d] != to[lead + d] && from[d] != 1) return false;
+  }
+  return true;
+}
+
 // The sizes of x but the last.
 inline IntHeaderOnlyArrayRef sizes_of_rows(const Tensor& x) {
   return {x.sizes().data(), x.sizes().size() - 1};
@@ -56,6 +65,15 @@ struct NormArgs {
                     " must have at least one dimension, got a scalar");
   }
 
+  // The same along one dimension, which comes back counted from the first.
+  void check_along(const Tensor& t, int64_t& dim) const {
+    check_rows(t);
+    const int64_t dims = t.dim();
+    STD_TORCH_CHECK(-dims <= dim && dim < dims, op, ": dim is ", dim, ", expected one of ", -dims,
+                    " to ", dims - 1);
+    if (dim < 0) dim += dims;
+  }
+
   // Refuses a tensor `name` that is not of the dtype and device of the rows.
   void check_kind(const char* name, const Tensor& t, const Tensor& rows) const {
     STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
@@ -69,6 +87,21 @@ struct NormArgs {
     check_kind(name, t, rows);
     STD_TORCH_CHECK(same_sizes(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
                     to_string(t.sizes()), ", expected that of ", x, ", ", to_string(rows.sizes()));
+  }
+
+  // Refuses a tensor `name` that does not broadcast to the rows.
+  void check_broadcast(const char* name, const Tensor& t, const Tensor& rows) const {
+    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    STD_TORCH_CHECK(broadcasts_to(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
+                    to_string(t.sizes()), ", expected one that broadcasts to that of ", x, ", ",
+                    to_string(rows.sizes()));
+  }
+
+  // Refuses one of another device, or of another dtype than that of the rows and fp32.
+  void check_kind_or_float(const char* name, const Tensor& t, const Tensor& rows) const {
+    STD_TORCH_CHECK(t.scalar_type() == rows.scalar_type() || t.scalar_type() == ScalarType::Float,
+                    op, ": ", name, " must have the dtype of ", x, " or float32");
+    check_device(name, t, rows);
   }
 
   // `t`, which has one element a row, comes back contiguous.
@@ -90,10 +123,7 @@ struct NormArgs {
     STD_TORCH_CHECK(is_strided(*weight), op, ": ", name, " must be a dense strided tensor");
     STD_TORCH_CHECK(weight->dim() == 1 && weight->sizes()[0] == n, op, ": ", name, " has shape ",
                     to_string(weight->sizes()), ", expected [", n, "], the last dimension of ", x);
-    STD_TORCH_CHECK(
-        weight->scalar_type() == rows.scalar_type() || weight->scalar_type() == ScalarType::Float,
-        op, ": ", name, " must have the dtype of ", x, " or float32");
-    check_device(name, *weight, rows);
+    check_kind_or_float(name, *weight, rows);
     weight = counted_contiguous(*weight);
   }
 

@@ -73,24 +73,31 @@ struct Rows {
   const void* data() const { return tensor.const_data_ptr(); }
 };
 
-// The one row stride to which the leading dimensions collapse (0 included), if there is one.
-inline std::optional<int64_t> collapsed_stride(const Tensor& t) {
+// The one stride to which dimensions [first, last) collapse (0 included), if there is one: `alone`
+// where they have a single element.
+inline std::optional<int64_t> collapsed_stride(const Tensor& t, int64_t first, int64_t last,
+                                               int64_t alone) {
   const auto sizes = t.sizes();
   const auto strides = t.strides();
-  const int64_t last = static_cast<int64_t>(sizes.size()) - 1;
-  if (sizes[last] > 1 && strides[last] != 1) return std::nullopt;
-  int64_t row_stride = sizes[last];
-  int64_t rows = 1;
-  for (int64_t d = last - 1; d >= 0; --d) {
+  int64_t stride = alone;
+  int64_t count = 1;
+  for (int64_t d = last - 1; d >= first; --d) {
     if (sizes[d] == 1) continue;
-    if (rows == 1) {
-      row_stride = strides[d];
-    } else if (strides[d] != row_stride * rows) {
+    if (count == 1) {
+      stride = strides[d];
+    } else if (strides[d] != stride * count) {
       return std::nullopt;
     }
-    rows *= sizes[d];
+    count *= sizes[d];
   }
-  return row_stride;
+  return stride;
+}
+
+// The one row stride of (..., n), if there is one.
+inline std::optional<int64_t> row_stride(const Tensor& t) {
+  const int64_t last = t.dim() - 1, n = t.sizes()[last];
+  if (n > 1 && t.strides()[last] != 1) return std::nullopt;
+  return collapsed_stride(t, 0, last, n);
 }
 
 inline Tensor counted_contiguous(const Tensor& t) {
@@ -105,8 +112,35 @@ inline Rows rows_of(const Tensor& t) {
   int64_t rows = 1;
   for (int64_t d = 0; d + 1 < t.dim(); ++d) rows *= t.sizes()[d];
   if (numel == 0) return {t, rows, n, n};
-  if (const auto stride = collapsed_stride(t)) return {t, rows, n, *stride};
+  if (const auto stride = row_stride(t)) return {t, rows, n, *stride};
   return {counted_contiguous(t), rows, n, n};
+}
+
+// View of a tensor around one dimension, of n elements `step` apart: those before it as one with
+// one stride, those after it as one of neighbours. Owns the copy where the layout has no such view.
+// With inner == 1 these are rows, and step is 1.
+struct Columns {
+  Tensor tensor;
+  int64_t outer, n, inner;
+  int64_t stride, step;
+  const void* data() const { return tensor.const_data_ptr(); }
+};
+
+inline Columns columns_of(const Tensor& t, int64_t dim) {
+  const auto sizes = t.sizes();
+  const int64_t dims = t.dim(), n = sizes[dim];
+  int64_t outer = 1, inner = 1;
+  for (int64_t d = 0; d < dim; ++d) outer *= sizes[d];
+  for (int64_t d = dim + 1; d < dims; ++d) inner *= sizes[d];
+  if (t.numel() > 0) {
+    const auto stride = collapsed_stride(t, 0, dim, n * inner);
+    const auto neighbours = collapsed_stride(t, dim + 1, dims, 1);
+    const int64_t step = n > 1 ? t.strides()[dim] : inner;
+    if (stride && neighbours == 1 && (inner > 1 || step == 1)) {
+      return {t, outer, n, inner, *stride, step};
+    }
+  }
+  return {counted_contiguous(t), outer, n, inner, n * inner, inner};
 }
 
 // Memory large enough for huge pages asks for them; deterministic mode's NaN fill does not reach

@@ -9,21 +9,10 @@ namespace fuseline::bias_dropout_add {
 
 constexpr NormArgs kArgs{"bias_dropout_add"};
 
-inline bool broadcasts_to(IntHeaderOnlyArrayRef from, IntHeaderOnlyArrayRef to) {
-  if (from.size() > to.size()) return false;
-  const size_t lead = to.size() - from.size();
-  for (size_t d = 0; d < from.size(); ++d) {
-    if (from[d] != to[lead + d] && from[d] != 1) return false;
-  }
-  return true;
-}
-
 inline void check(const Tensor& x, const Tensor& bias, const Tensor& residual) {
   kArgs.check_rows(x);
   kArgs.check_twin("residual", residual, x);
-  STD_TORCH_CHECK(broadcasts_to(bias.sizes(), x.sizes()), "bias_dropout_add: bias has shape ",
-                  to_string(bias.sizes()), ", expected one that broadcasts to that of x, ",
-                  to_string(x.sizes()));
+  kArgs.check_broadcast("bias", bias, x);
   kArgs.check_kind("bias", bias, x);
 }
 

@@ -10,25 +10,27 @@ namespace fuseline::double_softmax {
 
 constexpr NormArgs kArgs{"double_softmax"};
 
-inline void check(const Tensor& x) { kArgs.check_rows(x); }
+// `dim` comes back counted from the first.
+inline void check(const Tensor& x, int64_t& dim) { kArgs.check_along(x, dim); }
 
-// max(x) and the inverses of the two sums: x's sizes, but 3 for the last.
-inline std::vector<int64_t> stats_sizes(const Tensor& x) {
+// max(x) and the inverses of the two sums: x's sizes but that of dim, and 3.
+inline std::vector<int64_t> stats_sizes(const Tensor& x, int64_t dim) {
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end());
-  sizes.back() = 3;
+  sizes.erase(sizes.begin() + dim);
+  sizes.push_back(3);
   return sizes;
 }
 
-inline Tensor allocate_stats(const Tensor& x) {
-  const auto sizes = stats_sizes(x);
+inline Tensor allocate_stats(const Tensor& x, int64_t dim) {
+  const auto sizes = stats_sizes(x, dim);
   return allocate({sizes.data(), sizes.size()}, stat_dtype(x.scalar_type()), device_of(x));
 }
 
 // `stats` comes back contiguous.
-inline void check_bwd(const Tensor& dy, const Tensor& x, Tensor& stats) {
-  kArgs.check_rows(x);
+inline void check_bwd(const Tensor& dy, const Tensor& x, Tensor& stats, int64_t& dim) {
+  kArgs.check_along(x, dim);
   kArgs.check_twin("dy", dy, x);
-  const auto sizes = stats_sizes(x);
+  const auto sizes = stats_sizes(x, dim);
   const IntHeaderOnlyArrayRef expected(sizes.data(), sizes.size());
   STD_TORCH_CHECK(is_strided(stats) && stats.scalar_type() == stat_dtype(x.scalar_type()),
                   "double_softmax: stats must be a dense strided float32 tensor, or float64 for a "

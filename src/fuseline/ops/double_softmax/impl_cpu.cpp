@@ -11,20 +11,20 @@ namespace {
 
 const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
-Tensor double_softmax(const Tensor& x) {
-  check(x);
-  return softmax::forward(kernels(), x);
+Tensor double_softmax(const Tensor& x, int64_t dim) {
+  check(x, dim);
+  return softmax::forward(kernels(), x, dim);
 }
 
-std::tuple<Tensor, Tensor> double_softmax_fwd(const Tensor& x) {
-  check(x);
-  Tensor stats = allocate_stats(x);
-  return {softmax::forward(kernels(), x, &stats), stats};
+std::tuple<Tensor, Tensor> double_softmax_fwd(const Tensor& x, int64_t dim) {
+  check(x, dim);
+  Tensor stats = allocate_stats(x, dim);
+  return {softmax::forward(kernels(), x, dim, &stats), stats};
 }
 
-Tensor double_softmax_bwd(const Tensor& dy, const Tensor& x, Tensor stats) {
-  check_bwd(dy, x, stats);
-  return softmax::gradient(kernels(), dy, x, &stats);
+Tensor double_softmax_bwd(const Tensor& dy, const Tensor& x, Tensor stats, int64_t dim) {
+  check_bwd(dy, x, stats, dim);
+  return softmax::gradient(kernels(), dy, x, dim, &stats);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// The softmax of the softmax over rows, and its gradient, for the instruction set the including
-// file is built for. Everything is in an unnamed namespace: what the linker merges could carry
-// wider instructions than the processor has.
+// The softmax of the softmax over rows and columns, and its gradient, for the instruction set the
+// including file is built for. Everything is in an unnamed namespace: what the linker merges could
+// carry wider instructions than the processor has.
 #pragma once
 
-#include "fuseline/softmax_rows_kernels.h"
+#include "fuseline/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::double_softmax {
@@ -78,9 +78,78 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// The forward over columns. Reads x. Writes y and, where there is a place, the statistics.
+template <class X>
+void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const auto inverse = [](const Vector<double>& sum) { return 1 / sum; };
+  softmax::each_strip<C, 1>(
+      a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
+        const auto m = s.read_max(0, softmax::x_at<X>(a, slice, column), a.x_step);
+        const auto once = s.sum(
+            [&](int64_t row, int k) {
+              Vector<C>& e = s.at(0, row)[k];
+              return e = vexp<C>(e - m.of[k]);
+            },
+            inverse);
+        const auto twice = s.sum(
+            [&](int64_t row, int k) {
+              Vector<C>& e = s.at(0, row)[k];
+              return e = vexp<C>(e * once.of[k] - once.of[k]);
+            },
+            inverse);
+        s.write(softmax::y_at<X>(a, slice, column), a.inner,
+                [&](int64_t row, int k) { return s.at(0, row)[k] * twice.of[k]; });
+        if (!a.stats) return;
+        Stats<C>* const stats = static_cast<Stats<C>*>(a.stats) + slice * a.inner + column;
+        for (int64_t i = 0; i < s.columns(); ++i) {
+          const int64_t k = i / kLanes<C>, lane = i % kLanes<C>;
+          stats[i] = {m.of[k][lane], once.of[k][lane], twice.of[k][lane]};
+        }
+      });
+}
+
+// The gradient over columns. Reads dy and x. Writes dx.
+template <class X>
+void columns_gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  softmax::each_strip<C, 3>(
+      a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
+        const Stats<C>* const stats =
+            static_cast<const Stats<C>*>(a.stats) + slice * a.inner + column;
+        auto m = s.zeros(), once = m, twice = m;
+        for (int64_t i = 0; i < s.columns(); ++i) {
+          const int64_t k = i / kLanes<C>, lane = i % kLanes<C>;
+          m.of[k][lane] = stats[i].m;
+          once.of[k][lane] = stats[i].first;
+          twice.of[k][lane] = stats[i].second;
+        }
+        s.read(0, softmax::dy_at<X>(a, slice, column), a.dy_step, [](auto...) {});
+        s.read(1, softmax::saved_at<X>(a, slice, column), a.saved_step, [](auto...) {});
+        const auto outer = s.sum([&](int64_t row, int k) {
+          Vector<C>& p = s.at(1, row)[k];
+          p = vexp<C>(p - m.of[k]) * once.of[k];
+          const Vector<C> y = vexp<C>(p - once.of[k]) * twice.of[k];
+          s.at(2, row)[k] = y;
+          return s.at(0, row)[k] * y;
+        });
+        const auto inner = s.sum([&](int64_t row, int k) {
+          const Vector<C> dp = s.at(2, row)[k] * (s.at(0, row)[k] - outer.of[k]);
+          s.at(2, row)[k] = dp;
+          return dp * s.at(1, row)[k];
+        });
+        s.write(softmax::dx_at<X>(a, slice, column), a.inner, [&](int64_t row, int k) {
+          return s.at(1, row)[k] * (s.at(2, row)[k] - inner.of[k]);
+        });
+      });
+}
+
 constexpr softmax::Kernels kKernels = {
     {forward<double>, forward<float>, forward<f16>, forward<bf16>},
-    {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>}};
+    {columns<double>, columns<float>, columns<f16>, columns<bf16>},
+    {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
+    {columns_gradient<double>, columns_gradient<float>, columns_gradient<f16>,
+     columns_gradient<bf16>}};
 
 }  // namespace
 }  // namespace fuseline::double_softmax

@@ -1,9 +1,9 @@
-"""The double softmax as the study writes it, over the last dimension."""
+"""The double softmax as the study writes it, over one dimension."""
 
 import torch
 from torch import Tensor
 
 
-def double_softmax(x: Tensor) -> Tensor:
+def double_softmax(x: Tensor, dim: int = -1) -> Tensor:
     """torch.softmax, twice."""
-    return torch.softmax(torch.softmax(x, -1), -1)
+    return torch.softmax(torch.softmax(x, dim), dim)

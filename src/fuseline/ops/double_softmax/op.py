@@ -19,8 +19,9 @@ def double_softmax(x: Tensor, dim: int = 1, impl: str = "auto") -> Tensor:
     max(p) is exp(0) / sum(exp(x - max(x))).
 
     x     float64, float32, float16 or bfloat16; any layout. One copy is made unless the last
-          stride is 1 and the leading dimensions collapse to one row stride.
-    dim   any but the last is moved to the end and back: most often a copy of x and one of y.
+          stride is 1 and the dimensions before dim, and those after it, each collapse to one
+          stride.
+    dim   any; nothing is moved to the end for it.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch.softmax twice, which rounds twice).
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
@@ -31,30 +32,34 @@ def double_softmax(x: Tensor, dim: int = 1, impl: str = "auto") -> Tensor:
     that cannot run here) before anything is launched.
     Source: the double softmax of "Unit Test for Fusion", whose x has two dimensions.
     """
-    return operator.call_along(dim, SELECTOR, validate, double_softmax, impl, x)
+    y: Tensor = operator.call(SELECTOR, validate, double_softmax, impl, x, dim)
+    return y
 
 
-def validate(x: Tensor) -> None:
+def validate(x: Tensor, dim: int) -> None:
     """Refuses what no implementation takes."""
-    arguments.require_rows(_NAME, x)
+    arguments.require_along(_NAME, dim, x)
 
 
-def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
-    stats = torch.Size((*x.shape[:-1], 3)), statistics_dtype(x)
+def _sizes(x: Tensor, dim: int) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    dim %= x.dim()
+    stats = torch.Size((*x.shape[:dim], *x.shape[dim + 1 :], 3)), statistics_dtype(x)
     return {"y": (x.shape, x.dtype), "stats": stats}
 
 
-def decomposed(x: Tensor) -> Tensor:
+def decomposed(x: Tensor, dim: int) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
-    validate(x)
-    p = torch.softmax(x, -1, dtype=statistics_dtype(x))
-    return torch.softmax(p, -1).to(x.dtype)
+    validate(x, dim)
+    p = torch.softmax(x, dim, dtype=statistics_dtype(x))
+    return torch.softmax(p, dim).to(x.dtype)
 
 
-def _eager(x: Tensor) -> Tensor:
-    validate(x)
-    return impl_eager.double_softmax(x).contiguous()
+def _eager(x: Tensor, dim: int) -> Tensor:
+    validate(x, dim)
+    return impl_eager.double_softmax(x, dim).contiguous()
 
 
-CONTRACT = operator.SavingInput(_NAME, validate, _sizes, decomposed, saved=("stats",)).contract()
+CONTRACT = operator.SavingInput(
+    _NAME, validate, _sizes, decomposed, saved=("stats",), along=True
+).contract()
 SELECTOR = contract.implementations(CONTRACT, None, _eager)

@@ -6,11 +6,12 @@
 
 namespace fuseline::log_softmax {
 
-inline void check(const Tensor& x) { NormArgs{"log_softmax"}.check_rows(x); }
+// `dim` comes back counted from the first.
+inline void check(const Tensor& x, int64_t& dim) { NormArgs{"log_softmax"}.check_along(x, dim); }
 
-inline void check_bwd(const Tensor& dy, const Tensor& y) {
+inline void check_bwd(const Tensor& dy, const Tensor& y, int64_t& dim) {
   constexpr NormArgs kArgs{"log_softmax", "y"};
-  kArgs.check_rows(y);
+  kArgs.check_along(y, dim);
   kArgs.check_twin("dy", dy, y);
 }
 

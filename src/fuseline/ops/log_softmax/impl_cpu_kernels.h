@@ -1,9 +1,9 @@
-// The logarithm of the softmax over rows, and its gradient, for the instruction set the including
-// file is built for. Everything is in an unnamed namespace: what the linker merges could carry
-// wider instructions than the processor has.
+// The logarithm of the softmax over rows and columns, and its gradient, for the instruction set the
+// including file is built for. Everything is in an unnamed namespace: what the linker merges could
+// carry wider instructions than the processor has.
 #pragma once
 
-#include "fuseline/softmax_rows_kernels.h"
+#include "fuseline/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::log_softmax {
@@ -60,9 +60,28 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// The forward over columns. Reads x. Writes y.
+template <class X>
+void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  softmax::each_strip<C, 1>(
+      a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
+        const auto m = s.read_max(0, softmax::x_at<X>(a, slice, column), a.x_step);
+        const auto log =
+            s.sum([&](int64_t row, int k) { return vexp<C>(s.at(0, row)[k] - m.of[k]); }, vlog);
+        s.write(softmax::y_at<X>(a, slice, column), a.inner,
+                [&](int64_t row, int k) { return (s.at(0, row)[k] - m.of[k]) - log.of[k]; });
+      });
+}
+
 constexpr softmax::Kernels kKernels = {
     {forward<double>, forward<float>, forward<f16>, forward<bf16>},
-    {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>}};
+    {columns<double>, columns<float>, columns<f16>, columns<bf16>},
+    {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
+    {softmax::columns_gradient<double, softmax::OfLogSoftmax>,
+     softmax::columns_gradient<float, softmax::OfLogSoftmax>,
+     softmax::columns_gradient<f16, softmax::OfLogSoftmax>,
+     softmax::columns_gradient<bf16, softmax::OfLogSoftmax>}};
 
 }  // namespace
 }  // namespace fuseline::log_softmax

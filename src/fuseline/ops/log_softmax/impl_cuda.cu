@@ -1,25 +1,25 @@
 // The CUDA kernels of the log_softmax operators.
-#include "fuseline/row_tensors.cuh"
+#include "fuseline/column_tensors.cuh"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
 namespace fuseline::log_softmax {
 namespace {
 
-Tensor log_softmax(const Tensor& x) {
-  check(x);
+Tensor log_softmax(const Tensor& x, int64_t dim) {
+  check(x, dim);
   Tensor y = allocate_like(x);
   for_dtype(x.scalar_type(), [&](auto* t) {
-    rows::run(softmax::LogSoftmax<std::remove_pointer_t<decltype(t)>>{}, y, x);
+    rows::run_along(softmax::LogSoftmax<std::remove_pointer_t<decltype(t)>>{}, dim, y, x);
   });
   return y;
 }
 
-Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y) {
-  check_bwd(dy, y);
+Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
+  check_bwd(dy, y, dim);
   Tensor dx = allocate_like(y);
   for_dtype(y.scalar_type(), [&](auto* t) {
-    rows::run(softmax::LogSoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dx, dy, y);
+    rows::run_along(softmax::LogSoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dim, dx, dy, y);
   });
   return dx;
 }

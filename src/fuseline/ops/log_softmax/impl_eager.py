@@ -4,6 +4,6 @@ import torch
 from torch import Tensor
 
 
-def log_softmax(x: Tensor) -> Tensor:
-    """torch.log_softmax over the last dimension."""
-    return torch.log_softmax(x, -1)
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """torch.log_softmax over one dimension."""
+    return torch.log_softmax(x, dim)

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.ops.log_softmax import impl_eager
-from fuseline.primitives.rms import statistics_dtype
+from fuseline.ops.masked_softmax.op import masked_softmax
+from fuseline.primitives import softmax as formulas
 
 _NAME = "log_softmax"
 
 
-def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
+def log_softmax(
+    x: Tensor,
+    dim: int = -1,
+    impl: str = "auto",
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float = 1.0,
+) -> Tensor:
     """Logarithm of the softmax over one dimension.
 
     y = x - max(x) - log(sum(exp(x - max(x))))
 
     x     float64, float32, float16 or bfloat16, at least one dimension; any layout. One copy is
-          made unless the last stride is 1 and the leading dimensions collapse to one row stride.
-    dim   any but the last is moved to the end and back: most often a copy of x and one of y.
+          made unless the last stride is 1 and the dimensions before dim, and those after it, each
+          collapse to one stride.
+    dim   any; nothing is moved to the end for it.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
+    mask, causal, scale
+          of scale * x + mask, over the last dimension alone: fuseline.masked_softmax, where they
+          are described. It has "triton" in the place of "cuda".
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. A row with a NaN, with +Inf or of -Inf alone is all NaN, as in torch. Saved for
@@ -29,33 +41,28 @@ def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
     that cannot run here) before anything is launched.
     Source: torch.log_softmax.
     """
-    if dim == -1:
-        y: Tensor = operator.call(SELECTOR, validate, log_softmax, impl, x)
-        return y
-    return operator.call_along(dim, SELECTOR, validate, log_softmax, impl, x)
+    if mask is not None or causal is not False or scale != 1.0:
+        arguments.require_last(_NAME, dim, x, "a mask, causal or a scale")
+        return masked_softmax(x, mask, causal, scale, True, impl)
+    y: Tensor = operator.call(SELECTOR, validate, log_softmax, impl, x, dim)
+    return y
 
 
-def validate(x: Tensor) -> None:
+def validate(x: Tensor, dim: int) -> None:
     """Refuses what no implementation takes."""
-    arguments.require_rows(_NAME, x)
+    arguments.require_along(_NAME, dim, x)
 
 
-def decomposed(x: Tensor) -> Tensor:
+def decomposed(x: Tensor, dim: int) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
-    validate(x)
-    return torch.log_softmax(x, -1, dtype=statistics_dtype(x)).to(x.dtype)
+    validate(x, dim)
+    return formulas.log_softmax(x, dim)
 
 
-def _gradient(dy: Tensor, y: Tensor) -> Tensor:
-    dtype = statistics_dtype(y)
-    dy = dy.to(dtype)
-    return (dy - y.to(dtype).exp() * dy.sum(-1, keepdim=True)).to(y.dtype)
+def _eager(x: Tensor, dim: int) -> Tensor:
+    validate(x, dim)
+    return impl_eager.log_softmax(x, dim).contiguous()
 
 
-def _eager(x: Tensor) -> Tensor:
-    validate(x)
-    return impl_eager.log_softmax(x).contiguous()
-
-
-CONTRACT = operator.saving_output(_NAME, validate, decomposed, _gradient)
+CONTRACT = operator.saving_output(_NAME, validate, decomposed, formulas.log_gradient)
 SELECTOR = contract.implementations(CONTRACT, None, _eager)

@@ -5,11 +5,12 @@
 
 namespace fuseline::softmax {
 
-inline void check(const Tensor& x) { NormArgs{"softmax"}.check_rows(x); }
+// `dim` comes back counted from the first.
+inline void check(const Tensor& x, int64_t& dim) { NormArgs{"softmax"}.check_along(x, dim); }
 
-inline void check_bwd(const Tensor& dy, const Tensor& y) {
+inline void check_bwd(const Tensor& dy, const Tensor& y, int64_t& dim) {
   constexpr NormArgs kArgs{"softmax", "y"};
-  kArgs.check_rows(y);
+  kArgs.check_along(y, dim);
   kArgs.check_twin("dy", dy, y);
 }
 

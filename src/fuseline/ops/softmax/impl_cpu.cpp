@@ -9,14 +9,14 @@ namespace {
 
 const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
-Tensor softmax(const Tensor& x) {
-  check(x);
-  return softmax::forward(kernels(), x);
+Tensor softmax(const Tensor& x, int64_t dim) {
+  check(x, dim);
+  return softmax::forward(kernels(), x, dim);
 }
 
-Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
-  check_bwd(dy, y);
-  return softmax::gradient(kernels(), dy, y);
+Tensor softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
+  check_bwd(dy, y, dim);
+  return softmax::gradient(kernels(), dy, y, dim);
 }
 
 }  // namespace

@@ -1,24 +1,25 @@
 // The CUDA kernels of the softmax operators.
-#include "fuseline/row_tensors.cuh"
+#include "fuseline/column_tensors.cuh"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
 namespace fuseline::softmax {
 namespace {
 
-Tensor softmax(const Tensor& x) {
-  check(x);
+Tensor softmax(const Tensor& x, int64_t dim) {
+  check(x, dim);
   Tensor y = allocate_like(x);
-  for_dtype(x.scalar_type(),
-            [&](auto* t) { rows::run(Softmax<std::remove_pointer_t<decltype(t)>>{}, y, x); });
+  for_dtype(x.scalar_type(), [&](auto* t) {
+    rows::run_along(Softmax<std::remove_pointer_t<decltype(t)>>{}, dim, y, x);
+  });
   return y;
 }
 
-Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
-  check_bwd(dy, y);
+Tensor softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
+  check_bwd(dy, y, dim);
   Tensor dx = allocate_like(y);
   for_dtype(y.scalar_type(), [&](auto* t) {
-    rows::run(SoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dx, dy, y);
+    rows::run_along(SoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dim, dx, dy, y);
   });
   return dx;
 }

@@ -4,6 +4,6 @@ import torch
 from torch import Tensor
 
 
-def softmax(x: Tensor) -> Tensor:
-    """torch.softmax over the last dimension."""
-    return torch.softmax(x, -1)
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """torch.softmax over one dimension."""
+    return torch.softmax(x, dim)

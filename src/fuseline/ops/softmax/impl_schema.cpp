@@ -2,7 +2,7 @@
 #include "fuseline/core/cpp/tensor.h"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
-  m.def("softmax(Tensor x) -> Tensor");
-  m.def("_softmax(Tensor x) -> Tensor");
-  m.def("_softmax_bwd(Tensor dy, Tensor y) -> Tensor");
+  m.def("softmax(Tensor x, int dim) -> Tensor");
+  m.def("_softmax(Tensor x, int dim) -> Tensor");
+  m.def("_softmax_bwd(Tensor dy, Tensor y, int dim) -> Tensor");
 }

@@ -5,21 +5,34 @@ from __future__ import annotations
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
+from fuseline.ops.masked_softmax.op import masked_softmax
 from fuseline.ops.softmax import impl_eager
 from fuseline.primitives import softmax as formulas
 
 _NAME = "softmax"
 
 
-def softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
+def softmax(
+    x: Tensor,
+    dim: int = -1,
+    impl: str = "auto",
+    *,
+    mask: Tensor | None = None,
+    causal: bool = False,
+    scale: float = 1.0,
+) -> Tensor:
     """Softmax over one dimension.
 
     y = exp(x - max(x)) / sum(exp(x - max(x)))
 
     x     float64, float32, float16 or bfloat16, at least one dimension; any layout. One copy is
-          made unless the last stride is 1 and the leading dimensions collapse to one row stride.
-    dim   any but the last is moved to the end and back: most often a copy of x and one of y.
+          made unless the last stride is 1 and the dimensions before dim, and those after it, each
+          collapse to one stride.
+    dim   any; nothing is moved to the end for it.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
+    mask, causal, scale
+          of scale * x + mask, over the last dimension alone: fuseline.masked_softmax, where they
+          are described. It has "triton" in the place of "cuda".
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. A row with a NaN, with +Inf or of -Inf alone is all NaN, as in torch. Saved for
@@ -28,26 +41,27 @@ def softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
     that cannot run here) before anything is launched.
     Source: torch.softmax.
     """
-    if dim == -1:
-        y: Tensor = operator.call(SELECTOR, validate, softmax, impl, x)
-        return y
-    return operator.call_along(dim, SELECTOR, validate, softmax, impl, x)
+    if mask is not None or causal is not False or scale != 1.0:
+        arguments.require_last(_NAME, dim, x, "a mask, causal or a scale")
+        return masked_softmax(x, mask, causal, scale, False, impl)
+    y: Tensor = operator.call(SELECTOR, validate, softmax, impl, x, dim)
+    return y
 
 
-def validate(x: Tensor) -> None:
+def validate(x: Tensor, dim: int) -> None:
     """Refuses what no implementation takes."""
-    arguments.require_rows(_NAME, x)
+    arguments.require_along(_NAME, dim, x)
 
 
-def decomposed(x: Tensor) -> Tensor:
+def decomposed(x: Tensor, dim: int) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
-    validate(x)
-    return formulas.softmax(x)
+    validate(x, dim)
+    return formulas.softmax(x, dim)
 
 
-def _eager(x: Tensor) -> Tensor:
-    validate(x)
-    return impl_eager.softmax(x).contiguous()
+def _eager(x: Tensor, dim: int) -> Tensor:
+    validate(x, dim)
+    return impl_eager.softmax(x, dim).contiguous()
 
 
 CONTRACT = operator.saving_output(_NAME, validate, decomposed, formulas.gradient)

@@ -6,9 +6,10 @@
 
 namespace fuseline::softmax_backward {
 
-inline void check(const Tensor& dy, const Tensor& y) {
+// `dim` comes back counted from the first.
+inline void check(const Tensor& dy, const Tensor& y, int64_t& dim) {
   constexpr NormArgs kArgs{"softmax_backward", "dy"};
-  kArgs.check_rows(dy);
+  kArgs.check_along(dy, dim);
   kArgs.check_twin("y", y, dy);
 }
 

@@ -9,9 +9,9 @@ namespace {
 
 const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
-Tensor softmax_backward(const Tensor& dy, const Tensor& y) {
-  check(dy, y);
-  return softmax::gradient(kernels(), dy, y);
+Tensor softmax_backward(const Tensor& dy, const Tensor& y, int64_t dim) {
+  check(dy, y, dim);
+  return softmax::gradient(kernels(), dy, y, dim);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "fuseline/softmax_rows_kernels.h"
+#include "fuseline/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
 const fuseline::softmax::Kernels fuseline::softmax_backward::kernels_avx512 =

@@ -1,16 +1,16 @@
 // The CUDA kernel of softmax_backward.
-#include "fuseline/row_tensors.cuh"
+#include "fuseline/column_tensors.cuh"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
 namespace fuseline::softmax_backward {
 namespace {
 
-Tensor softmax_backward(const Tensor& dy, const Tensor& y) {
-  check(dy, y);
+Tensor softmax_backward(const Tensor& dy, const Tensor& y, int64_t dim) {
+  check(dy, y, dim);
   Tensor dx = allocate_like(y);
   for_dtype(y.scalar_type(), [&](auto* t) {
-    rows::run(softmax::SoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dx, dy, y);
+    rows::run_along(softmax::SoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dim, dx, dy, y);
   });
   return dx;
 }

@@ -4,6 +4,6 @@ import torch
 from torch import Tensor
 
 
-def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """y * (dy - sum(dy * y)) over the last dimension."""
-    return y * (dy - torch.sum(dy * y, -1, keepdim=True))
+def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1) -> Tensor:
+    """y * (dy - sum(dy * y)) over one dimension."""
+    return y * (dy - torch.sum(dy * y, dim, keepdim=True))

@@ -2,6 +2,6 @@
 #include "fuseline/core/cpp/tensor.h"
 
 STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
-  m.def("softmax_backward(Tensor dy, Tensor y) -> Tensor");
-  m.def("_softmax_backward(Tensor dy, Tensor y) -> Tensor");
+  m.def("softmax_backward(Tensor dy, Tensor y, int dim) -> Tensor");
+  m.def("_softmax_backward(Tensor dy, Tensor y, int dim) -> Tensor");
 }

@@ -200,10 +200,13 @@ __device__ __forceinline__ Stat<T> inverse_sqrt(Stat<T> v) {
   return rsqrtf(v);
 }
 
-// Sum over the `width` (a power of two, at most a warp) neighbouring lanes of one row.
+// Sum over the `width` (a power of two, at most a warp) lanes of one row, which are neighbours or
+// `step` (another) apart.
 template <typename S>
-__device__ __forceinline__ S lanes_sum(S v, int width) {
-  for (int offset = width / 2; offset > 0; offset /= 2) v += __shfl_xor_sync(kFullMask, v, offset);
+__device__ __forceinline__ S lanes_sum(S v, int width, int step = 1) {
+  for (int offset = width / 2 * step; offset >= step; offset /= 2) {
+    v += __shfl_xor_sync(kFullMask, v, offset);
+  }
   return v;
 }
 

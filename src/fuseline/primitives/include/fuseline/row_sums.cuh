@@ -17,8 +17,8 @@ __device__ __forceinline__ Sum<S> plus(const Sum<S>& a, const Sum<S>& b) {
   return {a.value + b.value};
 }
 template <typename S>
-__device__ __forceinline__ Sum<S> over_lanes(const Sum<S>& p, int width) {
-  return {lanes_sum(p.value, width)};
+__device__ __forceinline__ Sum<S> over_lanes(const Sum<S>& p, int width, int step = 1) {
+  return {lanes_sum(p.value, width, step)};
 }
 
 // A sum of fp64 and what its additions lost.

@@ -10,29 +10,53 @@ namespace fuseline::softmax {
 // An exponential takes a thread about as long as so many of the elements that `parallel` counts.
 constexpr int64_t kExponential = 4;
 
+// kernel(first, last) over the rows or blocks of columns of a view, whose elements take a thread so
+// many of those that `parallel` counts.
+template <class F>
+void each(const Columns& view, int64_t cost, const F& kernel) {
+  const int64_t blocks = std::max<int64_t>(1, view.inner / kColumns);
+  parallel(view.outer * blocks, cost * view.n * (view.inner / blocks), kernel);
+}
+
 // Makes y and fills `stats`, if there is a place for them.
-inline Tensor forward(const Kernels& kernels, const Tensor& x, const Tensor* stats = nullptr) {
+inline Tensor forward(const Kernels& kernels, const Tensor& x, int64_t dim,
+                      const Tensor* stats = nullptr) {
   Tensor y = allocate_like(x);
-  const Rows in = rows_of(x);
-  if (in.n == 0 && !stats) return y;  // any number of empty rows
-  const ForwardArgs args{in.data(), y.mutable_data_ptr(),
-                         stats ? stats->mutable_data_ptr() : nullptr, in.n, in.stride};
-  const auto rows = kernels.forward[static_cast<int>(element_of(x))];
-  parallel(in.rows, kExponential * in.n,
-           [&](int64_t first, int64_t last) { rows(args, first, last); });
+  const Columns in = columns_of(x, dim);
+  if (in.inner == 0 || (in.n == 0 && !stats)) return y;  // any number of empty rows
+  const ForwardArgs args{in.data(),
+                         y.mutable_data_ptr(),
+                         stats ? stats->mutable_data_ptr() : nullptr,
+                         in.n,
+                         in.inner,
+                         in.stride,
+                         in.step};
+  const int element = static_cast<int>(element_of(x));
+  const auto kernel = in.inner == 1 ? kernels.rows[element] : kernels.columns[element];
+  each(in, kExponential, [&](int64_t first, int64_t last) { kernel(args, first, last); });
   return y;
 }
 
 // Makes dx; `saved` is y or, where there are stats, x.
-inline Tensor gradient(const Kernels& kernels, const Tensor& dy, const Tensor& saved,
+inline Tensor gradient(const Kernels& kernels, const Tensor& dy, const Tensor& saved, int64_t dim,
                        const Tensor* stats = nullptr) {
   Tensor dx = allocate_like(saved);
-  const Rows dys = rows_of(dy), in = rows_of(saved);
-  const GradientArgs args{
-      dys.data(), in.data(), stats ? stats->const_data_ptr() : nullptr, dx.mutable_data_ptr(), in.n,
-      dys.stride, in.stride};
-  const auto rows = kernels.gradient[static_cast<int>(element_of(saved))];
-  parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
+  const Columns dys = columns_of(dy, dim), in = columns_of(saved, dim);
+  if (in.inner == 0) return dx;
+  const GradientArgs args{dys.data(),
+                          in.data(),
+                          stats ? stats->const_data_ptr() : nullptr,
+                          dx.mutable_data_ptr(),
+                          in.n,
+                          in.inner,
+                          dys.stride,
+                          dys.step,
+                          in.stride,
+                          in.step};
+  const int element = static_cast<int>(element_of(saved));
+  const auto kernel =
+      in.inner == 1 ? kernels.rows_gradient[element] : kernels.columns_gradient[element];
+  each(in, 1, [&](int64_t first, int64_t last) { kernel(args, first, last); });
   return dx;
 }
 

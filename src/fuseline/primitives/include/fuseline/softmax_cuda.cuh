@@ -41,12 +41,12 @@ __device__ __forceinline__ MaxSum<T> plus(const MaxSum<T>& a, const MaxSum<T>& b
 }
 
 template <typename T>
-__device__ __forceinline__ MaxSum<T> over_lanes(const MaxSum<T>& p, int width) {
+__device__ __forceinline__ MaxSum<T> over_lanes(const MaxSum<T>& p, int width, int step = 1) {
   Stat<T> max = p.max;
-  for (int offset = width / 2; offset > 0; offset /= 2) {
+  for (int offset = width / 2 * step; offset >= step; offset /= 2) {
     max = fmax(max, __shfl_xor_sync(kFullMask, max, offset));
   }
-  return {max, lanes_sum(p.sum * exp_of<T>(p.max - shift(max)), width)};
+  return {max, lanes_sum(p.sum * exp_of<T>(p.max - shift(max)), width, step)};
 }
 
 // What the operators that begin with a softmax of x have in common.

@@ -132,9 +132,5 @@ void gradient(const GradientArgs& a, int64_t first, int64_t last) {
   }
 }
 
-// Gradients alone.
-constexpr Kernels kGradientKernels = {
-    {}, {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>}};
-
 }  // namespace
 }  // namespace fuseline::softmax

@@ -1,0 +1,34 @@
+// What every backend of masked_softmax checks before it touches memory (raw torch.ops calls are
+// public).
+#pragma once
+
+#include <cmath>
+
+#include "fuseline/core/cpp/norm_args.h"
+
+namespace fuseline::masked_softmax {
+
+constexpr NormArgs kArgs{"masked_softmax"};
+constexpr NormArgs kArgsBwd{"masked_softmax", "y"};
+
+inline void check_rows(const NormArgs& args, const Tensor& x, bool causal, double scale) {
+  args.check_rows(x);
+  STD_TORCH_CHECK(std::isfinite(scale), args.op, ": scale is ", scale,
+                  ", expected a finite number");
+  STD_TORCH_CHECK(!causal || x.dim() >= 2, args.op, ": ", args.x,
+                  " has 1 dimension, expected at least 2 with causal");
+}
+
+inline void check(const Tensor& x, const std::optional<Tensor>& mask, bool causal, double scale) {
+  check_rows(kArgs, x, causal, scale);
+  if (!mask) return;
+  kArgs.check_broadcast("mask", *mask, x);
+  kArgs.check_kind_or_float("mask", *mask, x);
+}
+
+inline void check_bwd(const Tensor& dy, const Tensor& y, bool causal, double scale) {
+  check_rows(kArgsBwd, y, causal, scale);
+  kArgsBwd.check_twin("dy", dy, y);
+}
+
+}  // namespace fuseline::masked_softmax

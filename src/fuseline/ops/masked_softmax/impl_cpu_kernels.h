@@ -1,0 +1,137 @@
+// The softmax of scaled and masked rows, its logarithm, and their gradients, for the instruction
+// set the including file is built for. Everything is in an unnamed namespace: what the linker
+// merges could carry wider instructions than the processor has.
+#pragma once
+
+#include "fuseline/softmax_columns_kernels.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::masked_softmax {
+namespace {
+
+// Columns of a row that are not hidden: the last row of a matrix sees all.
+inline int64_t visible(const Causal& causal, int64_t row, int64_t n) {
+  if (!causal.on) return n;
+  const int64_t seen = row % causal.queries + 1 + n - causal.queries;
+  return seen < 0 ? 0 : seen;
+}
+
+// A row of the mask, from its first column on, side by side: where they are not, they are gathered.
+template <class C, class M>
+class MaskRow {
+ public:
+  MaskRow(const ForwardArgs& a, int64_t row, int64_t count, C* gathered)
+      : from_(static_cast<const M*>(a.mask)), gathered_(a.last == 1 ? nullptr : gathered) {
+    for (int64_t d = a.dims - 1; d >= 0; --d) {
+      from_ += row % a.sizes[d] * a.strides[d];
+      row /= a.sizes[d];
+    }
+    if (!gathered_) return;
+    for (int64_t i = 0; i < count; ++i) gathered_[i] = load_scalar<C>(from_ + i * a.last);
+  }
+  template <class Part>
+  Vector<C> load(int64_t i, Part part) const {
+    return gathered_ ? fuseline::load<C>(gathered_ + i, part) : fuseline::load<C>(from_ + i, part);
+  }
+
+ private:
+  const M* from_;
+  C* gathered_;
+};
+template <class C>
+class MaskRow<C, Absent> {
+ public:
+  MaskRow(const ForwardArgs&, int64_t, int64_t, C*) {}
+  template <class Part>
+  Vector<C> load(int64_t, Part) const {
+    return Vector<C>{};
+  }
+};
+
+// z = scale * x + mask, y = exp(z - m) / sum(exp(z - m)), m = max(z); or its logarithm. Reads what
+// causal does not hide of x and the mask. Writes y.
+template <class X, class M, bool LOG>
+void forward(const ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const softmax::Scratch<C> scratch(2, a.n);
+  C* const z = scratch.row(0);
+  const Vector<C> scale = Vector<C>{} + static_cast<C>(a.scale);
+  for (int64_t row = first; row < last; ++row) {
+    const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
+    X* const y = static_cast<X*>(a.y) + row * a.n;
+    const int64_t count = visible(a.causal, row, a.n), padded = softmax::padded<C>(count);
+    const MaskRow<C, M> mask(a, row, count, scratch.row(1));
+    each_vector<C>(count, [&](int64_t i, auto part) {
+      store<C>(z + i, fused<C>(load<C>(x + i, part), scale, mask.load(i, part)), part);
+    });
+    // Whole vectors, since the next pass overwrites what it reads; the added ones give 0.
+    for (int64_t i = count; i < padded; ++i) z[i] = softmax::kLeast<C>;
+    const C m = softmax::max_row<C>(z, padded);
+    const X* const next = softmax::next_row(x, a.x_stride, a.n);
+    const double sum = sum_row<C>(padded, [=](int64_t i, auto part) {
+      __builtin_prefetch(next + i);
+      __builtin_prefetch(y + i, 1);
+      const Vector<C> shifted = load<C>(z + i, part) - m, e = vexp<C>(shifted);
+      store<C>(z + i, LOG ? shifted : e, part);
+      return e;
+    });
+    C hidden = LOG ? softmax::kLeast<C> : C(0);
+    if constexpr (LOG) {
+      const C log = static_cast<C>(vlog(Vector<double>{} + sum)[0]);
+      each_vector<C>(
+          count, [=](int64_t i, auto part) { store<C>(y + i, load<C>(z + i, part) - log, part); });
+    } else {
+      softmax::scale_row<C>(z, y, count, static_cast<C>(1 / sum));
+    }
+    // Where nothing is left, or a NaN, all of the row is NaN.
+    if (!(sum > 0)) hidden = static_cast<C>(__builtin_nan(""));
+    each_vector<C>(a.n - count, [=](int64_t i, auto part) {
+      store<C>(y + count + i, Vector<C>{} + hidden, part);
+    });
+  }
+}
+
+// dx = scale * Formula's, zeros where causal hides x. Reads dy and y (twice). Writes dx.
+template <class X, class Formula>
+void gradient(const GradientArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  for (int64_t row = first; row < last; ++row) {
+    const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
+    const X* const y = static_cast<const X*>(a.y) + row * a.y_stride;
+    X* const dx = static_cast<X*>(a.dx) + row * a.n;
+    const int64_t count = visible(a.causal, row, a.n);
+    const Vector<C> sum =
+        Vector<C>{} + static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
+          return Formula::template term<C>(load<C>(dy + i, part), load<C>(y + i, part));
+        }));
+    each_vector<C>(count, [=, scale = static_cast<C>(a.scale)](int64_t i, auto part) {
+      const auto dz = Formula::template dx<C>(load<C>(dy + i, part), load<C>(y + i, part), sum);
+      store<C>(dx + i, dz * scale, part);
+    });
+    each_vector<C>(a.n - count,
+                   [=](int64_t i, auto part) { store<C>(dx + count + i, Vector<C>{}, part); });
+  }
+}
+
+template <bool LOG, class X>
+constexpr auto kOfX = forward<X, X, LOG>;
+template <bool LOG, class X>
+constexpr auto kOfFloat = forward<X, float, LOG>;
+template <bool LOG, class X>
+constexpr auto kAlone = forward<X, Absent, LOG>;
+
+constexpr Kernels kKernels = {
+    {{{kAlone<false, double>, kAlone<false, float>, kAlone<false, f16>, kAlone<false, bf16>},
+      {kAlone<true, double>, kAlone<true, float>, kAlone<true, f16>, kAlone<true, bf16>}},
+     {{kOfX<false, double>, kOfX<false, float>, kOfX<false, f16>, kOfX<false, bf16>},
+      {kOfX<true, double>, kOfX<true, float>, kOfX<true, f16>, kOfX<true, bf16>}},
+     {{kOfFloat<false, double>, kOfFloat<false, float>, kOfFloat<false, f16>,
+       kOfFloat<false, bf16>},
+      {kOfFloat<true, double>, kOfFloat<true, float>, kOfFloat<true, f16>, kOfFloat<true, bf16>}}},
+    {{gradient<double, softmax::OfSoftmax>, gradient<float, softmax::OfSoftmax>,
+      gradient<f16, softmax::OfSoftmax>, gradient<bf16, softmax::OfSoftmax>},
+     {gradient<double, softmax::OfLogSoftmax>, gradient<float, softmax::OfLogSoftmax>,
+      gradient<f16, softmax::OfLogSoftmax>, gradient<bf16, softmax::OfLogSoftmax>}}};
+
+}  // namespace
+}  // namespace fuseline::masked_softmax

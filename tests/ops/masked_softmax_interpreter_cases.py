@@ -1,0 +1,45 @@
+"""Triton kernels of masked_softmax on the CPU; needs TRITON_INTERPRET=1 before triton is imported.
+
+Run by test_masked_softmax_triton.py in a process of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from ops import test_masked_softmax as cases
+
+pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4", "fused_in_long_double")
+
+
+@pytest.fixture
+def fused_in_long_double(monkeypatch):
+    """The interpreter rounds a fused product before it adds, which leaves nothing of its rest."""
+    from triton.runtime import interpreter
+
+    def create_fma(self, x, y, z):
+        wide = x.data.astype(np.longdouble) * y.data + z.data
+        return interpreter.TensorHandle(wide.astype(x.data.dtype), z.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create_fma)
+
+
+@pytest.mark.parametrize("n", [1, 61, 1027, 20001])
+def test_every_way(n):
+    cases.test_every_way(n, "cpu", "triton")
+
+
+@pytest.mark.parametrize("shape", cases.MASKS, ids=str)
+def test_masks(shape):
+    cases.test_a_mask_of_any_shape_is_read_where_it_lies(shape, "cpu", "triton")
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(1, 9), (4, 9), (9, 9), (9, 4), (3, 300)])
+def test_causal(queries, keys):
+    cases.test_causal_hides_what_is_right_of_the_lower_right_diagonal(
+        queries, keys, "cpu", "triton"
+    )
+
+
+def test_rows_that_torch_makes_nan():
+    cases.test_rows_that_torch_makes_nan("cpu", "triton")
