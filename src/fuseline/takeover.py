@@ -13,10 +13,18 @@ from dataclasses import dataclass
 import torch
 
 from fuseline.core import native
+from fuseline.ops.layer_norm.op import ATEN as LAYER_NORM
+from fuseline.ops.log_softmax.op import ATEN as LOG_SOFTMAX
 from fuseline.ops.rms_norm.op import ATEN as RMS_NORM
+from fuseline.ops.softmax.op import ATEN as SOFTMAX
 
 # Operator: the ATen operators that its kernels stand in for, by name, with the schema they know.
-TAKEOVERS = {"rms_norm": RMS_NORM}
+TAKEOVERS = {
+    "rms_norm": RMS_NORM,
+    "layer_norm": LAYER_NORM,
+    "softmax": SOFTMAX,
+    "log_softmax": LOG_SOFTMAX,
+}
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"
 NOTE = "torch.compile takes these operators apart before kernels are looked up: none of its calls"
@@ -69,7 +77,7 @@ def enable(ops: Iterable[str] | None = None) -> None:
     with _lock:
         for op in wanted:
             _check(op)
-        _switch([(op, device) for op in wanted for device in _devices()], on=True)
+        _switch([(op, device) for op in wanted for device in _devices(op)], on=True)
 
 
 def disable(ops: Iterable[str] | None = None) -> None:
@@ -97,8 +105,6 @@ def enabled(ops: Iterable[str] | None = None) -> Iterator[None]:
 
 def status() -> Status:
     """What is taken over now, and how many calls it has served."""
-    handle = native.status().handle
-    devices = _devices() if handle else ()
     return Status(
         tuple(
             Served(
@@ -108,16 +114,16 @@ def status() -> Status:
                 {name: _served(op, device, name) for name in operators},
             )
             for op, operators in TAKEOVERS.items()
-            for device in devices
+            for device in _devices(op)
         )
     )
 
 
 def _served(op: str, device: str, name: str) -> int:
+    """Calls served so far; -1 where the binary has nothing that would serve them."""
     handle = native.status().handle
-    assert handle is not None
     words = (op, KEYS[device], name)
-    return int(handle.fuseline_served(*(word.encode() for word in words)))
+    return int(handle.fuseline_served(*(word.encode() for word in words))) if handle else -1
 
 
 def _names(ops: Iterable[str] | None) -> list[str]:
@@ -129,10 +135,11 @@ def _names(ops: Iterable[str] | None) -> list[str]:
     return names
 
 
-def _devices() -> tuple[str, ...]:
-    """The kinds of device that both torch and the binary have kernels for."""
+def _devices(op: str) -> tuple[str, ...]:
+    """The kinds of device that torch has kernels for and the binary ones that serve `op`."""
     built = {"cpu": True, "cuda": torch.backends.cuda.is_built()}
-    return tuple(d for d in KEYS if built[d] and native.status().has(d))
+    (name, *_) = TAKEOVERS[op]
+    return tuple(d for d in KEYS if built[d] and _served(op, d, name) >= 0)
 
 
 def _check(op: str) -> None:

@@ -19,6 +19,8 @@ Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y) {
   return softmax::gradient(kernels(), dy, y);
 }
 
+Takeover takeover = softmax::Aten<kAten, &log_softmax, &log_softmax_bwd>::takeover("CPU");
+
 }  // namespace
 }  // namespace fuseline::log_softmax
 

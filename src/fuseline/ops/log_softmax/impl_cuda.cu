@@ -24,6 +24,8 @@ Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y) {
   return dx;
 }
 
+Takeover takeover = softmax::Aten<kAten, &log_softmax, &log_softmax_bwd>::takeover("CUDA");
+
 }  // namespace
 }  // namespace fuseline::log_softmax
 

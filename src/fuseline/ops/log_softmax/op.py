@@ -10,6 +10,14 @@ from fuseline.ops.log_softmax import impl_eager
 from fuseline.primitives.rms import statistics_dtype
 
 _NAME = "log_softmax"
+# What enable() puts these kernels in the place of, where dim is the last.
+ATEN = {
+    "_log_softmax": "aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
+    "_log_softmax_backward_data": (
+        "aten::_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, "
+        "ScalarType input_dtype) -> Tensor"
+    ),
+}
 
 
 def log_softmax(x: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:

@@ -19,6 +19,8 @@ Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
   return softmax::gradient(kernels(), dy, y);
 }
 
+Takeover takeover = Aten<kAten, &softmax, &softmax_bwd>::takeover("CPU");
+
 }  // namespace
 }  // namespace fuseline::softmax
 

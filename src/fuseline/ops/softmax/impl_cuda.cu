@@ -23,6 +23,8 @@ Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
   return dx;
 }
 
+Takeover takeover = Aten<kAten, &softmax, &softmax_bwd>::takeover("CUDA");
+
 }  // namespace
 }  // namespace fuseline::softmax
 
