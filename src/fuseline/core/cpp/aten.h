@@ -8,6 +8,9 @@
 #include "norm_args.h"
 #include "takeover.h"
 
+// Since torch 2.13: what the shim's last failure said.
+extern "C" __attribute__((weak)) const char* torch_exception_get_what_without_backtrace();
+
 namespace fuseline::aten {
 
 // `t` with its last `count` dimensions as one.
@@ -60,8 +63,8 @@ inline void check_normalized(const char* op, const Tensor& input, const std::vec
 }
 
 // ATen's own result, of `dtype`, for a call that we do not serve: the overload of a structured
-// operator that takes its output has a registration of its own, and gives an empty one the shape and
-// the strides of the functional call.
+// operator that takes its output has a registration of its own, and gives an empty one the shape
+// and the strides of the functional call.
 template <typename... Args>
 Tensor by_aten(const char* name, const char* overload, ScalarType dtype, const Tensor& input,
                const Args&... others) {
@@ -69,8 +72,11 @@ Tensor by_aten(const char* name, const char* overload, ScalarType dtype, const T
   const int64_t none = 0;
   const Tensor out = allocate(IntHeaderOnlyArrayRef(&none, 1), dtype, device_of(input));
   std::array<StableIValue, sizeof...(others) + 2> stack{from(input), from(others)..., from(out)};
-  STABLE_TORCH_ERROR_CODE_CHECK(
-      torch_call_dispatcher(("aten::" + std::string(name)).c_str(), overload, stack.data(), TORCH_ABI_VERSION));
+  const std::string op = "aten::" + std::string(name);
+  const bool failed =
+      torch_call_dispatcher(op.c_str(), overload, stack.data(), TORCH_ABI_VERSION) != TORCH_SUCCESS;
+  const auto what = torch_exception_get_what_without_backtrace;
+  STD_TORCH_CHECK(!failed, op, ": ", what ? what() : "torch refused this call");
   return torch::stable::detail::to<Tensor>(stack[0]);
 }
 

@@ -7,7 +7,8 @@
 
 namespace fuseline::log_softmax {
 
-inline constexpr softmax::AtenNames kAten{"log_softmax", "_log_softmax", "_log_softmax_backward_data"};
+inline constexpr softmax::AtenNames kAten{"log_softmax", "_log_softmax",
+                                          "_log_softmax_backward_data"};
 
 inline void check(const Tensor& x) { NormArgs{"log_softmax"}.check_rows(x); }
 

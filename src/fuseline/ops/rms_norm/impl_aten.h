@@ -35,9 +35,8 @@ struct Aten {
     kArgs.check_twin("grad_out", dy, input);
     const size_t count = shape.size();
     const bool need_dx = mask.at(0), need_dweight = mask.at(1) && weight;
-    auto [dx, dweight] =
-        Bwd(aten::joined(dy, count), aten::joined(input, count), aten::joined(weight, count), rstd,
-            need_dx, need_dweight, 0);
+    auto [dx, dweight] = Bwd(aten::joined(dy, count), aten::joined(input, count),
+                             aten::joined(weight, count), rstd, need_dx, need_dweight, 0);
     bwd_calls.fetch_add(1, std::memory_order_relaxed);
     return {need_dx ? aten::like(dx, input, count) : aten::undefined(),
             need_dweight ? aten::like(dweight, *weight, count) : aten::undefined()};

@@ -17,8 +17,9 @@ struct Aten {
   inline static std::atomic<int64_t> fwd_calls{0}, bwd_calls{0};
 
   static Takeover takeover(const char* key) {
-    return {kNames.op, key, {{kNames.fwd, TORCH_BOX(&fwd), &fwd_calls},
-                             {kNames.bwd, TORCH_BOX(&bwd), &bwd_calls}}};
+    return {kNames.op,
+            key,
+            {{kNames.fwd, TORCH_BOX(&fwd), &fwd_calls}, {kNames.bwd, TORCH_BOX(&bwd), &bwd_calls}}};
   }
 
   static Tensor fwd(const Tensor& input, int64_t dim, bool half_to_float) {
