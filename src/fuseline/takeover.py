@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from fuseline.core import native
+from fuseline.ops.bias_gelu.op import ATEN as GELU
 from fuseline.ops.layer_norm.op import ATEN as LAYER_NORM
 from fuseline.ops.log_softmax.op import ATEN as LOG_SOFTMAX
 from fuseline.ops.rms_norm.op import ATEN as RMS_NORM
@@ -24,6 +25,7 @@ TAKEOVERS = {
     "layer_norm": LAYER_NORM,
     "softmax": SOFTMAX,
     "log_softmax": LOG_SOFTMAX,
+    "gelu": GELU,
 }
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"

@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "norm_args.h"
+#include "fuseline/core/cpp/norm_args.h"
 #include "takeover.h"
 
 // Since torch 2.13: what the shim's last failure said.
@@ -62,22 +62,27 @@ inline void check_normalized(const char* op, const Tensor& input, const std::vec
   check("bias", bias);
 }
 
+// Calls an operator of ATen's; its first result.
+template <typename Result, typename... Args>
+Result call(const std::string& op, const char* overload, const Args&... args) {
+  namespace values = torch::stable::detail;
+  std::array<StableIValue, sizeof...(args)> stack{values::from(args)...};
+  const bool failed = torch_call_dispatcher(("aten::" + op).c_str(), overload, stack.data(),
+                                            TORCH_ABI_VERSION) != TORCH_SUCCESS;
+  const auto what = torch_exception_get_what_without_backtrace;
+  STD_TORCH_CHECK(!failed, "aten::", op, ": ", what ? what() : "torch refused this call");
+  return values::to<Result>(stack[0]);
+}
+
 // ATen's own result, of `dtype`, for a call that we do not serve: the overload of a structured
 // operator that takes its output has a registration of its own, and gives an empty one the shape
 // and the strides of the functional call.
 template <typename... Args>
-Tensor by_aten(const char* name, const char* overload, ScalarType dtype, const Tensor& input,
+Tensor by_aten(const char* op, const char* overload, ScalarType dtype, const Tensor& input,
                const Args&... others) {
-  using torch::stable::detail::from;
   const int64_t none = 0;
   const Tensor out = allocate(IntHeaderOnlyArrayRef(&none, 1), dtype, device_of(input));
-  std::array<StableIValue, sizeof...(others) + 2> stack{from(input), from(others)..., from(out)};
-  const std::string op = "aten::" + std::string(name);
-  const bool failed =
-      torch_call_dispatcher(op.c_str(), overload, stack.data(), TORCH_ABI_VERSION) != TORCH_SUCCESS;
-  const auto what = torch_exception_get_what_without_backtrace;
-  STD_TORCH_CHECK(!failed, op, ": ", what ? what() : "torch refused this call");
-  return torch::stable::detail::to<Tensor>(stack[0]);
+  return call<Tensor>(op, overload, input, others..., out);
 }
 
 }  // namespace fuseline::aten
