@@ -19,8 +19,7 @@ _NAME = "bias_gelu"
 ATEN = {
     "gelu": 'aten::gelu(Tensor self, *, str approximate="none") -> Tensor',
     "gelu_backward": (
-        "aten::gelu_backward(Tensor grad_output, Tensor self, *, "
-        'str approximate="none") -> Tensor'
+        'aten::gelu_backward(Tensor grad_output, Tensor self, *, str approximate="none") -> Tensor'
     ),
 }
 Wrap = Callable[[Any], Any]
