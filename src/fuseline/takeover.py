@@ -66,9 +66,14 @@ class Status:
 def enable(ops: Iterable[str] | None = None) -> None:
     """Have eager calls of torch's own operators run on fuseline's kernels, in the whole process.
 
-    ops  names of operators; None: all that fuseline can take over ("rms_norm":
-         torch.nn.functional.rms_norm and torch.nn.RMSNorm, forward and backward).
+    ops  names of operators; None: all that fuseline can take over. Forward and backward of
+           "rms_norm"     F.rms_norm, torch.nn.RMSNorm;
+           "layer_norm"   F.layer_norm, torch.nn.LayerNorm, on a CPU;
+           "softmax"      F.softmax over the last dimension, attention that computes it;
+           "log_softmax"  F.log_softmax over the last dimension, F.cross_entropy;
+           "gelu"         F.gelu(approximate="tanh"), on a CPU, where x has no gaps.
 
+    Calls that these kernels do not serve give ATen's own result and are not counted in status().
     Autograd stays ATen's, so do CUDA graphs, autocast and double backward. What is enabled already
     stays so. Not to be called while other threads run these operators. Compiled code is not
     changed: torch.compile takes the operators apart before kernels are looked up.
