@@ -1,5 +1,6 @@
 // Layer norm as ATen calls it (native_layer_norm and its backward): any number of normalised
-// dimensions, mean and rstd with a one in place of each and in the dtype of the parameters.
+// dimensions, mean and rstd with a one in place of each and, on a CPU, in the dtype of the
+// parameters.
 #pragma once
 
 #include <tuple>
@@ -9,8 +10,7 @@
 
 namespace fuseline::layer_norm {
 
-// Weight and bias have one dtype, that of x or, beside half types, float32; and so have the
-// statistics, on a CPU. Without parameters it is that of x.
+// Weight and bias have one dtype, that of x or, beside half types, float32. Without them: x's.
 inline ScalarType parameter_dtype(const Tensor& x, const std::optional<Tensor>& weight,
                                   const std::optional<Tensor>& bias) {
   const ScalarType own = x.scalar_type();
@@ -23,6 +23,12 @@ inline ScalarType parameter_dtype(const Tensor& x, const std::optional<Tensor>& 
   STD_TORCH_CHECK(!bias || bias->scalar_type() == dtype, kArgs.op,
                   ": bias must have the dtype of weight");
   return dtype;
+}
+
+// ATen's mean and rstd are of the dtype that it adds in, but on a CPU of the parameters'.
+inline ScalarType aten_statistics(const Tensor& x, ScalarType parameters) {
+  const bool on_cpu = device_of(x).type == static_cast<int32_t>(DeviceType::CPU);
+  return on_cpu ? parameters : stat_dtype(x.scalar_type());
 }
 
 inline Tensor as(const Tensor& t, ScalarType dtype) {
@@ -47,12 +53,12 @@ struct Aten {
     weight = aten::present(std::move(weight));
     bias = aten::present(std::move(bias));
     aten::check_normalized(kArgs.op, input, shape, weight, bias);
-    const ScalarType dtype = parameter_dtype(input, weight, bias);
+    const ScalarType stats = aten_statistics(input, parameter_dtype(input, weight, bias));
     const size_t count = shape.size();
     auto [y, mean, rstd] = Fwd(aten::joined(input, count), aten::joined(weight, count),
                                aten::joined(bias, count), eps, count);
     fwd_calls.fetch_add(1, std::memory_order_relaxed);
-    return {aten::like(y, input, count), as(mean, dtype), as(rstd, dtype)};
+    return {aten::like(y, input, count), as(mean, stats), as(rstd, stats)};
   }
 
   static std::tuple<Tensor, Tensor, Tensor> bwd(const Tensor& dy, const Tensor& input,

@@ -3,12 +3,8 @@
 #pragma once
 
 #include "fuseline/core/cpp/norm_args.h"
-#include "fuseline/softmax_aten.h"
 
 namespace fuseline::log_softmax {
-
-inline constexpr softmax::AtenNames kAten{"log_softmax", "_log_softmax",
-                                          "_log_softmax_backward_data"};
 
 inline void check(const Tensor& x) { NormArgs{"log_softmax"}.check_rows(x); }
 

@@ -1,5 +1,6 @@
 // The CPU kernels of the log_softmax operators.
 #include "fuseline/core/cpp/isa.h"
+#include "fuseline/softmax_aten.h"
 #include "fuseline/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
@@ -19,7 +20,8 @@ Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y) {
   return softmax::gradient(kernels(), dy, y);
 }
 
-Takeover takeover = softmax::Aten<kAten, &log_softmax, &log_softmax_bwd>::takeover("CPU");
+Takeover takeover =
+    softmax::Aten<softmax::kLogSoftmax, &log_softmax, &log_softmax_bwd>::takeover("CPU");
 
 }  // namespace
 }  // namespace fuseline::log_softmax

@@ -1,5 +1,6 @@
 // The CUDA kernels of the log_softmax operators.
 #include "fuseline/row_tensors.cuh"
+#include "fuseline/softmax_aten.h"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
@@ -24,7 +25,8 @@ Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y) {
   return dx;
 }
 
-Takeover takeover = softmax::Aten<kAten, &log_softmax, &log_softmax_bwd>::takeover("CUDA");
+Takeover takeover =
+    softmax::Aten<softmax::kLogSoftmax, &log_softmax, &log_softmax_bwd>::takeover("CUDA");
 
 }  // namespace
 }  // namespace fuseline::log_softmax

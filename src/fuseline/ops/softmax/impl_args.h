@@ -2,11 +2,8 @@
 #pragma once
 
 #include "fuseline/core/cpp/norm_args.h"
-#include "fuseline/softmax_aten.h"
 
 namespace fuseline::softmax {
-
-inline constexpr AtenNames kAten{"softmax", "_softmax", "_softmax_backward_data"};
 
 inline void check(const Tensor& x) { NormArgs{"softmax"}.check_rows(x); }
 

@@ -1,5 +1,6 @@
 // The CPU kernels of the softmax operators.
 #include "fuseline/core/cpp/isa.h"
+#include "fuseline/softmax_aten.h"
 #include "fuseline/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
@@ -19,7 +20,7 @@ Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
   return softmax::gradient(kernels(), dy, y);
 }
 
-Takeover takeover = Aten<kAten, &softmax, &softmax_bwd>::takeover("CPU");
+Takeover takeover = Aten<kSoftmax, &softmax, &softmax_bwd>::takeover("CPU");
 
 }  // namespace
 }  // namespace fuseline::softmax

@@ -1,5 +1,6 @@
 // The CUDA kernels of the softmax operators.
 #include "fuseline/row_tensors.cuh"
+#include "fuseline/softmax_aten.h"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
@@ -23,7 +24,7 @@ Tensor softmax_bwd(const Tensor& dy, const Tensor& y) {
   return dx;
 }
 
-Takeover takeover = Aten<kAten, &softmax, &softmax_bwd>::takeover("CUDA");
+Takeover takeover = Aten<kSoftmax, &softmax, &softmax_bwd>::takeover("CUDA");
 
 }  // namespace
 }  // namespace fuseline::softmax

@@ -11,6 +11,9 @@ struct AtenNames {
   const char *op, *fwd, *bwd;
 };
 
+inline constexpr AtenNames kSoftmax{"softmax", "_softmax", "_softmax_backward_data"};
+inline constexpr AtenNames kLogSoftmax{"log_softmax", "_log_softmax", "_log_softmax_backward_data"};
+
 // The two kernels of one backend, over the backend's own Fwd and Bwd.
 template <const AtenNames& kNames, auto Fwd, auto Bwd>
 struct Aten {
