@@ -13,10 +13,20 @@ from dataclasses import dataclass
 import torch
 
 from fuseline.core import native
+from fuseline.ops.bias_gelu.op import ATEN as GELU
+from fuseline.ops.layer_norm.op import ATEN as LAYER_NORM
+from fuseline.ops.log_softmax.op import ATEN as LOG_SOFTMAX
 from fuseline.ops.rms_norm.op import ATEN as RMS_NORM
+from fuseline.ops.softmax.op import ATEN as SOFTMAX
 
 # Operator: the ATen operators that its kernels stand in for, by name, with the schema they know.
-TAKEOVERS = {"rms_norm": RMS_NORM}
+TAKEOVERS = {
+    "rms_norm": RMS_NORM,
+    "layer_norm": LAYER_NORM,
+    "softmax": SOFTMAX,
+    "log_softmax": LOG_SOFTMAX,
+    "gelu": GELU,
+}
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"
 NOTE = "torch.compile takes these operators apart before kernels are looked up: none of its calls"
@@ -56,9 +66,14 @@ class Status:
 def enable(ops: Iterable[str] | None = None) -> None:
     """Have eager calls of torch's own operators run on fuseline's kernels, in the whole process.
 
-    ops  names of operators; None: all that fuseline can take over ("rms_norm":
-         torch.nn.functional.rms_norm and torch.nn.RMSNorm, forward and backward).
+    ops  names of operators; None: all that fuseline can take over. Forward and backward of
+           "rms_norm"     F.rms_norm, torch.nn.RMSNorm;
+           "layer_norm"   F.layer_norm, torch.nn.LayerNorm (on a GPU forward only);
+           "softmax"      F.softmax, attention that computes it;
+           "log_softmax"  F.log_softmax, F.cross_entropy;
+           "gelu"         F.gelu(approximate="tanh"), on a CPU, where x has no gaps.
 
+    Calls that these kernels do not serve give ATen's own result and are not counted in status().
     Autograd stays ATen's, so do CUDA graphs, autocast and double backward. What is enabled already
     stays so. Not to be called while other threads run these operators. Compiled code is not
     changed: torch.compile takes the operators apart before kernels are looked up.
@@ -69,7 +84,7 @@ def enable(ops: Iterable[str] | None = None) -> None:
     with _lock:
         for op in wanted:
             _check(op)
-        _switch([(op, device) for op in wanted for device in _devices()], on=True)
+        _switch([(op, device) for op in wanted for device in _devices(op)], on=True)
 
 
 def disable(ops: Iterable[str] | None = None) -> None:
@@ -97,27 +112,25 @@ def enabled(ops: Iterable[str] | None = None) -> Iterator[None]:
 
 def status() -> Status:
     """What is taken over now, and how many calls it has served."""
-    handle = native.status().handle
-    devices = _devices() if handle else ()
     return Status(
         tuple(
             Served(
                 op,
                 device,
                 (op, device) in _on,
-                {name: _served(op, device, name) for name in operators},
+                {name: calls for name in operators if (calls := _served(op, device, name)) >= 0},
             )
             for op, operators in TAKEOVERS.items()
-            for device in devices
+            for device in _devices(op)
         )
     )
 
 
 def _served(op: str, device: str, name: str) -> int:
+    """Calls served so far; -1 where the binary has nothing that would serve them."""
     handle = native.status().handle
-    assert handle is not None
     words = (op, KEYS[device], name)
-    return int(handle.fuseline_served(*(word.encode() for word in words)))
+    return int(handle.fuseline_served(*(word.encode() for word in words))) if handle else -1
 
 
 def _names(ops: Iterable[str] | None) -> list[str]:
@@ -129,10 +142,11 @@ def _names(ops: Iterable[str] | None) -> list[str]:
     return names
 
 
-def _devices() -> tuple[str, ...]:
-    """The kinds of device that both torch and the binary have kernels for."""
+def _devices(op: str) -> tuple[str, ...]:
+    """The kinds of device that torch has kernels for and the binary ones that serve `op`."""
     built = {"cpu": True, "cuda": torch.backends.cuda.is_built()}
-    return tuple(d for d in KEYS if built[d] and native.status().has(d))
+    (name, *_) = TAKEOVERS[op]
+    return tuple(d for d in KEYS if built[d] and _served(op, d, name) >= 0)
 
 
 def _check(op: str) -> None:

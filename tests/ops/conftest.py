@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
+import fuseline
+
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+
+@pytest.fixture
+def given_back():
+    """Gives ATen's kernels back when the test has run."""
+    yield
+    fuseline.disable()
 
 
 @pytest.fixture

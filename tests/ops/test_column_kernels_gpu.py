@@ -11,6 +11,7 @@ from ops.on_a_gpu import askew, kernels
 import fuseline
 from fuseline import table
 from fuseline.core import native
+from fuseline.testing import accuracy
 from fuseline.testing.accuracy import errors, over_budget
 
 OPS = ("double_softmax", "log_softmax", "softmax", "softmax_backward")
@@ -67,7 +68,9 @@ def _right(op: str, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0)
 def test_columns_keep_the_budget(op: str, dtype: torch.dtype) -> None:
     for n in LENGTHS:
         for inner in (7, 8, 64):
-            _right(op, (2, n, inner), dtype)
+            # Of fp64 so few that long double is the oracle.
+            if dtype != torch.float64 or 2 * n * inner <= accuracy.LONGDOUBLE_ELEMENTS:
+                _right(op, (2, n, inner), dtype)
     for inner in INNERS:
         _right(op, (3, 61, inner), dtype)
 

@@ -61,7 +61,7 @@ def test_rows_keep_the_budget(op: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("op", OPS)
 def test_rows_at_odd_addresses_keep_the_budget(op: str, dtype: torch.dtype) -> None:
     for n in (64, 1024, 8192, 65536):
-        assert _wrong(op, (5, n), dtype, 1) is None, n
+        assert _wrong(op, (3, n), dtype, 1) is None, n  # so few that long double is the oracle
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

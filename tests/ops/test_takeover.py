@@ -5,46 +5,25 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from ops.takeovers import DEVICES, MARKS, calls, gradients
 from torch import Tensor
 
 import fuseline
 from fuseline import table, takeover
-from fuseline.core import native
 from fuseline.testing import check
 from fuseline.testing.accuracy import ulp
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 FWD, BWD = "_fused_rms_norm", "_fused_rms_norm_backward"
-
-pytestmark = pytest.mark.skipif(
-    native.status().state != "loaded", reason=str(native.status().why_not("cpu"))
-)
-
-
-@pytest.fixture(autouse=True)
-def given_back() -> Iterator[None]:
-    yield
-    fuseline.disable()
-
-
-def calls(device: str, name: str) -> int:
-    (served,) = (s for s in fuseline.status().served if s.device == device)
-    return served.calls[name]
+pytestmark = MARKS
 
 
 def dispatch(name: str) -> str:
     return str(torch._C._dispatch_dump_table(f"aten::{name}"))
-
-
-def gradients(y: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-    weights = torch.linspace(-1, 1, y.numel(), device=y.device, dtype=y.dtype)
-    return torch.autograd.grad((y * weights.view(y.shape)).sum(), leaves)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -203,6 +182,10 @@ def test_modules_run_on_it_and_compiled_code_does_not(device: str) -> None:
             lambda: torch.ops.aten._fused_rms_norm(torch.ones(8), (2, 4), None, None),
             "has shape [8]",
         ),
+        (
+            lambda: torch.ops.aten._fused_rms_norm(torch.ones(2, 4), (2, 4), torch.ones(8), None),
+            "weight has shape [8]",
+        ),
     ],
 )
 def test_what_no_kernel_takes_is_named(call: Any, words: str) -> None:
@@ -212,14 +195,14 @@ def test_what_no_kernel_takes_is_named(call: Any, words: str) -> None:
 
 
 def test_another_torch_or_no_binary_is_refused_before_anything_changes(monkeypatch: Any) -> None:
-    with pytest.raises(ValueError, match="ops: got 'softmax', expected names among: rms_norm"):
-        fuseline.enable(["softmax"])
+    with pytest.raises(ValueError, match="ops: got 'relu', expected names among: rms_norm, layer"):
+        fuseline.enable(["softmax", "relu"])
     with monkeypatch.context() as patch:
         patch.setattr(takeover, "TAKEOVERS", {"rms_norm": {FWD: "aten::other() -> ()"}})
         with pytest.raises(RuntimeError, match=r"torch .*found aten::_fused.*expected aten::other"):
             fuseline.enable()
     with monkeypatch.context() as patch:
-        missing = native.Native("missing", "no libfuseline.so", "rebuild it")
+        missing = takeover.native.Native("missing", "no libfuseline.so", "rebuild it")
         patch.setattr(takeover.native, "status", lambda: missing)
         with pytest.raises(RuntimeError, match=r"missing.*rebuild it"):
             fuseline.enable()

@@ -1,7 +1,7 @@
 """GELU of x + bias in Triton, both formulas, and its gradients.
 
-y = h * share(h) with h = x + bias; where the result has the digits to show what a rounding costs,
-sums and products are taken in two parts. Not measured on a GPU yet.
+y = h * share(h) with h = x + bias. A small share is an exponential, whose argument shows what its
+roundings lose: for fp32 it is taken in fp64, for fp64 in two parts.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ LONG = tl.constexpr((
     0.38713740074221886, -0.6078966419718917, 0.7552851304157515,
 ))  # fmt: skip
 
+# In base 2: 2 * sqrt(2 / pi) and 0.044715 of it, and 1 / 2.
+FIRST = tl.constexpr(2.3022081981443248)
+THIRD = tl.constexpr(0.1029432395800235)
+HALF = tl.constexpr(0.7213475204444817)
+
 _BLOCK, _PROGRAMS = 256, 8  # columns of a backward's program, and programs on each SM
 
 
@@ -39,12 +44,6 @@ _BLOCK, _PROGRAMS = 256, 8  # columns of a backward's program, and programs on e
 def _constant(v: tl.constexpr, acc: tl.constexpr):
     """A number in acc: Triton would round a Python float to fp32."""
     return tl.full((), v, acc)
-
-
-@triton.jit
-def _rest(of32: tl.constexpr, of64: tl.constexpr, acc: tl.constexpr):
-    """What fp32 and fp64 have not of a constant."""
-    return _constant(of64 if acc == tl.float64 else of32, acc)
 
 
 @triton.jit
@@ -70,19 +69,39 @@ def _exp2_of_minus(t, low):
 
 
 @triton.jit
+def _exp2_of_minus_wide(t):
+    """2^-t in fp32 of a t in fp64 from 0 to 200."""
+    shifted = t + 6755399441055744.0  # 1.5 * 2^52 leaves the nearest integer in the last bits
+    fraction = (t - (shifted - 6755399441055744.0)).to(tl.float32)
+    whole = shifted.to(tl.int64, bitcast=True).to(tl.int32)
+    half = whole >> 1  # the scale itself may be no normal number
+    first = ((127 - half) << 23).to(tl.float32, bitcast=True)
+    second = ((127 - (whole - half)) << 23).to(tl.float32, bitcast=True)
+    return tl.exp2(-fraction) * first * second
+
+
+@triton.jit
+def _tanh_share(h, e):
+    """1 / (1 + e^-u) of e = e^-|u|."""
+    positive = 1.0 / (1.0 + e)
+    negative = e * positive
+    return tl.where(h < 0, negative, positive), negative * positive
+
+
+@triton.jit
 def _tanh_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
     """1 / (1 + e^-u), u = 2 * sqrt(2 / pi) * (h + 0.044715 * h^3), and its slope; u in base 2."""
-    first = _constant(2.3022081981443248, acc) + tl.zeros_like(a)
-    third = _constant(0.1029432395800235, acc) + tl.zeros_like(a)
+    first = _constant(FIRST, acc) + tl.zeros_like(a)
+    third = _constant(THIRD, acc) + tl.zeros_like(a)
     if EXACT:
         square, square_low = _product(a, a)
         cubic, cubic_low = _product(third, square)
         factor, low = _sum(first, cubic)
         low += tl.fma(third, square_low, cubic_low)
-        low += tl.fma(
-            _rest(-2.016198436410503e-09, -5.978177400718744e-18, acc) + tl.zeros_like(a),
+        low += tl.fma(  # what fp64 has not of the two constants
+            _constant(-5.978177400718744e-18, acc) + tl.zeros_like(a),
             square,
-            _rest(1.2948402037571394e-08, 1.3132826040769712e-16, acc) + tl.zeros_like(a),
+            _constant(1.3132826040769712e-16, acc) + tl.zeros_like(a),
         )
         t, t_low = _product(a, factor)
         derivative = tl.fma(third, 2 * square, factor)
@@ -91,10 +110,8 @@ def _tanh_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
         cubic = third * (a * a)
         derivative = first + 3 * cubic
         e = tl.exp2(-a * (first + cubic))
-    positive = 1.0 / (1.0 + e)
-    negative = e * positive
-    slope = negative * positive * derivative * _constant(0.6931471805599453, acc)
-    return tl.where(h < 0, negative, positive), slope
+    share, slope = _tanh_share(h, e)
+    return share, slope * derivative * _constant(0.6931471805599453, acc)
 
 
 @triton.jit
@@ -106,22 +123,28 @@ def _polynomial(t, coefficients: tl.constexpr, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _normal_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
-    """erfc(-h / sqrt(2)) / 2 and its slope."""
-    half = _constant(0.7213475204444817, acc) + tl.zeros_like(a)  # log2(e) / 2
-    if EXACT:
-        square, low = _product(a, a)
-        low = tl.fma(2 * a, a_low, low)
-        t, t_low = _product(square, half)
-        rest = _rest(9.629814955633087e-09, 1.0177636870465517e-17, acc) + tl.zeros_like(a)
-        e = _exp2_of_minus(t, tl.fma(low, half, tl.fma(square, rest, t_low)))
-    else:
-        e = tl.exp2(-half * (a * a))
+def _normal_share(h, a, e, acc: tl.constexpr):
+    """erfc(-h / sqrt(2)) / 2 of e = e^(-a^2 / 2), a = |h|."""
     inverse = 1.0 / (a + 4.0)
     t = 1.0 - 8.0 * inverse
     p = _polynomial(t, LONG, 23) if acc == tl.float64 else _polynomial(t, SHORT, 10)
     tail = e * (inverse * p)
-    return tl.where(h < 0, tail, 1.0 - tail), e * _constant(0.3989422804014327, acc)
+    return tl.where(h < 0, tail, 1.0 - tail)
+
+
+@triton.jit
+def _normal_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
+    """The share erfc(-h / sqrt(2)) / 2 and its slope."""
+    half = _constant(HALF, acc) + tl.zeros_like(a)
+    if EXACT:
+        square, low = _product(a, a)
+        low = tl.fma(2 * a, a_low, low)
+        t, t_low = _product(square, half)
+        rest = _constant(1.0177636870465517e-17, acc) + tl.zeros_like(a)  # what fp64 has not of it
+        e = _exp2_of_minus(t, tl.fma(low, half, tl.fma(square, rest, t_low)))
+    else:
+        e = tl.exp2(-half * (a * a))
+    return _normal_share(h, a, e, acc), e * _constant(0.3989422804014327, acc)
 
 
 @triton.jit
@@ -141,6 +164,26 @@ def _gate(x, bias, TANH: tl.constexpr, EXACT: tl.constexpr):
     return h, share, slope
 
 
+@triton.jit
+def _wide_share(x, bias, TANH: tl.constexpr):
+    """x + bias and the share of it that passes, in fp32, with the exponent in fp64."""
+    h = x + bias
+    wide = x.to(tl.float64) + bias.to(tl.float64)
+    square = wide * wide
+    if TANH:
+        t = tl.abs(wide) * (square * _constant(THIRD, tl.float64) + _constant(FIRST, tl.float64))
+        near = tl.abs(h) < 11.0
+    else:
+        t = square * _constant(HALF, tl.float64)
+        near = tl.abs(h) < 15.0
+    e = tl.where(near, _exp2_of_minus_wide(t), 0.0)  # beyond, less than fp32 has
+    if TANH:
+        share, _ = _tanh_share(h, e)
+    else:
+        share = _normal_share(h, tl.abs(h), e, tl.float32)
+    return h, share
+
+
 @triton.jit(do_not_specialize=["n_rows", "n_cols", "x_stride"])
 def _fwd_kernel(
     x_ptr, bias_ptr, y_ptr, n_rows, n_cols, x_stride,
@@ -154,7 +197,10 @@ def _fwd_kernel(
     mask = live[:, None] & inside[None, :]
     x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0).to(acc)
     bias = tl.load(bias_ptr + cols, inside, other=0.0).to(acc)
-    h, share, _ = _gate(x, bias[None, :], TANH, element.primitive_bitwidth > 16)
+    if element == tl.float32:
+        h, share = _wide_share(x, bias[None, :], TANH)
+    else:
+        h, share, _ = _gate(x, bias[None, :], TANH, element == tl.float64)
     tl.store(places(y_ptr, rows, n_cols, cols, VEC), (h * share).to(element), mask)
 
 

@@ -15,6 +15,13 @@ from fuseline.core.layout import as_rows, dense
 from fuseline.ops.bias_gelu import impl_eager
 
 _NAME = "bias_gelu"
+# What enable() puts the CPU's kernels in the place of, with approximate="tanh".
+ATEN = {
+    "gelu": 'aten::gelu(Tensor self, *, str approximate="none") -> Tensor',
+    "gelu_backward": (
+        'aten::gelu_backward(Tensor grad_output, Tensor self, *, str approximate="none") -> Tensor'
+    ),
+}
 Wrap = Callable[[Any], Any]
 Pair = tuple[Tensor, Tensor]
 

@@ -4,6 +4,7 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/rows_cpu.h"
 #include "impl_args.h"
+#include "impl_aten.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::layer_norm {
@@ -47,11 +48,18 @@ Tensor layer_norm(const Tensor& x, std::optional<Tensor> weight, std::optional<T
   return forward(x, weight, bias, eps, nullptr, nullptr);
 }
 
+// allocate_statistic says what `ones` are.
+std::tuple<Tensor, Tensor, Tensor> with_statistics(const Tensor& x, std::optional<Tensor> weight,
+                                                   std::optional<Tensor> bias, double eps,
+                                                   size_t ones) {
+  check(x, weight, bias);
+  const Tensor mean = allocate_statistic(x, ones), rstd = allocate_statistic(x, ones);
+  return {forward(x, weight, bias, eps, &mean, &rstd), mean, rstd};
+}
+
 std::tuple<Tensor, Tensor, Tensor> layer_norm_fwd(const Tensor& x, std::optional<Tensor> weight,
                                                   std::optional<Tensor> bias, double eps) {
-  check(x, weight, bias);
-  const Tensor mean = allocate_statistic(x), rstd = allocate_statistic(x);
-  return {forward(x, weight, bias, eps, &mean, &rstd), mean, rstd};
+  return with_statistics(x, std::move(weight), std::move(bias), eps, 0);
 }
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_bwd(const Tensor& dy, const Tensor& x,
@@ -98,6 +106,8 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_bwd(const Tensor& dy, const Tensor
   if (dbiases) finish(dbiases, grads.dbias);
   return {grads.dx, grads.dweight, grads.dbias};
 }
+
+Takeover takeover = Aten<&with_statistics, &layer_norm_bwd>::takeover("CPU");
 
 }  // namespace
 }  // namespace fuseline::layer_norm

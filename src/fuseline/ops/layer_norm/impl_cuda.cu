@@ -3,6 +3,7 @@
 
 #include "fuseline/row_tensors.cuh"
 #include "impl_args.h"
+#include "impl_aten.h"
 #include "impl_cuda_rows.cuh"
 
 namespace fuseline::layer_norm {
@@ -12,10 +13,8 @@ const void* data_or_null(const std::optional<Tensor>& t) {
   return t ? t->const_data_ptr() : nullptr;
 }
 
-// A parameter in one dtype.
-std::optional<Tensor> as(ScalarType dtype, const std::optional<Tensor>& t) {
-  if (!t || t->scalar_type() == dtype) return t;
-  return torch::stable::to(*t, dtype);
+std::optional<Tensor> in(ScalarType dtype, const std::optional<Tensor>& t) {
+  return t ? std::optional<Tensor>(as(*t, dtype)) : std::nullopt;
 }
 
 template <typename T, typename W, bool BOTH>
@@ -51,10 +50,10 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, std::optional<Tens
     using T = std::remove_pointer_t<decltype(t)>;
     // Both in the wider of their types.
     if (sizeof(T) >= sizeof(float) || !(other(weight) || other(bias))) {
-      run<T, T>(x, as(dtype, weight), as(dtype, bias), eps, y, mean, rstd);
+      run<T, T>(x, in(dtype, weight), in(dtype, bias), eps, y, mean, rstd);
     } else {
       constexpr auto kFloat = ScalarType::Float;
-      run<T, float>(x, as(kFloat, weight), as(kFloat, bias), eps, y, mean, rstd);
+      run<T, float>(x, in(kFloat, weight), in(kFloat, bias), eps, y, mean, rstd);
     }
   });
   return y;
@@ -65,13 +64,22 @@ Tensor layer_norm(const Tensor& x, std::optional<Tensor> weight, std::optional<T
   return forward(x, std::move(weight), std::move(bias), eps, nullptr, nullptr);
 }
 
-std::tuple<Tensor, Tensor, Tensor> layer_norm_fwd(const Tensor& x, std::optional<Tensor> weight,
-                                                  std::optional<Tensor> bias, double eps) {
+// allocate_statistic says what `ones` are.
+std::tuple<Tensor, Tensor, Tensor> with_statistics(const Tensor& x, std::optional<Tensor> weight,
+                                                   std::optional<Tensor> bias, double eps,
+                                                   size_t ones) {
   kArgs.check_rows(x);
-  Tensor mean = allocate_statistic(x), rstd = allocate_statistic(x);
+  Tensor mean = allocate_statistic(x, ones), rstd = allocate_statistic(x, ones);
   Tensor y = forward(x, std::move(weight), std::move(bias), eps, &mean, &rstd);
   return {y, mean, rstd};
 }
+
+std::tuple<Tensor, Tensor, Tensor> layer_norm_fwd(const Tensor& x, std::optional<Tensor> weight,
+                                                  std::optional<Tensor> bias, double eps) {
+  return with_statistics(x, std::move(weight), std::move(bias), eps, 0);
+}
+
+Takeover takeover = Aten<&with_statistics>::takeover("CUDA");
 
 }  // namespace
 }  // namespace fuseline::layer_norm

@@ -1,6 +1,6 @@
-// The forward of layer_norm for the kernels of row_cuda.cuh: the corrected two-pass algorithm
-// (Chan, Golub and LeVeque, 1983). A first mean may be off by more than rows far from 0 are spread;
-// what it is off by is the mean of the differences to it.
+// The forward of layer_norm for the kernels of row_cuda.cuh, in two passes over the registers. The
+// mean is a number of S and what that leaves of it: differences to a mean that is off by a rounding
+// are all off the same way, and where x is near the mean nothing else is left.
 #pragma once
 
 #include "fuseline/row_cuda.cuh"
@@ -10,24 +10,6 @@ namespace fuseline::layer_norm {
 
 using rows::ArgsOf;
 using rows::Packs;
-
-// What is summed of differences to the first mean, and of their squares. The first is exact for
-// fp32 and fp64: of elements near the mean nothing else is left.
-template <typename T>
-struct alignas(8) Sums {
-  static constexpr bool QUICK = sizeof(T) < 8;
-  std::conditional_t<sizeof(T) == 2, Sum<float>, ExactSum<T>> differences;
-  Stat<T> squares;
-  static __device__ Sums none() { return {decltype(differences)::none(), 0}; }
-};
-template <typename T>
-__device__ __forceinline__ Sums<T> plus(const Sums<T>& a, const Sums<T>& b) {
-  return {plus(a.differences, b.differences), a.squares + b.squares};
-}
-template <typename T>
-__device__ __forceinline__ Sums<T> over_lanes(const Sums<T>& p, int width) {
-  return {over_lanes(p.differences, width), lanes_sum(p.squares, width)};
-}
 
 // 16 bytes of what stands for no bias, and for no weight of each type.
 static __device__ const uint4 kNone[] = {{},
@@ -50,13 +32,13 @@ struct Forward : rows::Plain {
   using T = T_;
   using S = Stat<T>;
   template <int ROUND>
-  using Part = std::conditional_t<ROUND == 0, Sum<S>, Sums<T>>;
+  using Part = std::conditional_t<ROUND == 0, ExactSum<T>, Sum<S>>;
   using Again = Forward<T, W, BOTH, false>;
   static constexpr int INPUTS = 1, ROUNDS = 2;
   static constexpr bool REPAIRS = true;
   struct Row {
-    S mean, off, rstd;  // mean + off is the row's
-    bool strange;       // S has no place for the squares, or for rstd
+    S mean, rest, rstd;  // mean + rest is the row's
+    bool strange;        // S has no place for the squares, or for rstd
   };
   const W *weight, *bias;  // null: none, if not BOTH
   double eps, inv_n;       // 1 / n: the processor takes long to divide
@@ -72,7 +54,7 @@ struct Forward : rows::Plain {
   __device__ __forceinline__ Part<ROUND> sum(Row& row, Packs<Forward, VEC> (&held)[ITEMS],
                                              const There& there) const {
     if constexpr (ROUND == 0) {
-      return total<Sum<S>, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
+      return total<ExactSum<T>, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
     } else {
       S squares = 0;
 #pragma unroll
@@ -84,22 +66,30 @@ struct Forward : rows::Plain {
           squares += x * x;
         }
       }
-      const auto difference = [&](int i, int v) { return held[i].v[0].v[v]; };
-      return {total<decltype(Sums<T>::differences), T, VEC, ITEMS>(difference), squares};
+      return {squares};
     }
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Part<ROUND>& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Part<ROUND>& all, int64_t n) const {
     if constexpr (ROUND == 0) {
-      row.mean = all.value * static_cast<S>(inv_n);
+      set_mean(row, all, n);
     } else {
-      row.off = static_cast<S>(whole(all.differences) * inv_n);
-      const S squares = fma(all.squares, static_cast<S>(inv_n), -row.off * row.off);
+      const S squares = fma(all.value, static_cast<S>(inv_n), -row.rest * row.rest);
       const S var = fmax(squares, S(0)) + static_cast<S>(eps);
       row.rstd = inverse_sqrt<T>(var);
       constexpr S kMost = sizeof(S) == 8 ? 1e280 : 1e36;
       row.strange = !(var * kMost >= 1 && var <= kMost);
     }
+  }
+  __device__ __forceinline__ void set_mean(Row& row, const Sum<double>& sum, int64_t) const {
+    const double mean = sum.value * inv_n;
+    row.mean = static_cast<S>(mean);
+    row.rest = static_cast<S>(mean - row.mean);
+  }
+  __device__ __forceinline__ void set_mean(Row& row, const Compensated& sum, int64_t n) const {
+    const double count = static_cast<double>(n), mean = sum.value / count;
+    row.mean = mean;
+    row.rest = (fma(-mean, count, sum.value) + sum.lost) / count;
   }
   // 8 elements of half types are 32 bytes of fp32, which no access has.
   template <int VEC>
@@ -170,13 +160,13 @@ struct Forward : rows::Plain {
       const S d = HELD ? y.v[v] : y.v[v] - row.mean;
       // One rounding less where results show none of it.
       const S xhat =
-          sizeof(T) == 2 ? fma(d, row.rstd, -row.off * row.rstd) : (d - row.off) * row.rstd;
+          sizeof(T) == 2 ? fma(d, row.rstd, -row.rest * row.rstd) : (d - row.rest) * row.rstd;
       y.v[v] = fma(xhat, w.v[v], b.v[v]);
     }
     return y;
   }
   __device__ void finish(const Row& row, int64_t index) const {
-    if (mean_out) mean_out[index] = row.mean + row.off;
+    if (mean_out) mean_out[index] = row.mean + row.rest;
     if (rstd_out) rstd_out[index] = row.rstd;
   }
   __device__ bool strange(const Row& row) const { return row.strange; }

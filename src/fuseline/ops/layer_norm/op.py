@@ -17,6 +17,18 @@ from fuseline.primitives import rms
 from fuseline.primitives.rms import statistics_dtype
 
 _NAME = "layer_norm"
+# What enable() puts these kernels in the place of.
+ATEN = {
+    "native_layer_norm": (
+        "aten::native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, "
+        "Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"
+    ),
+    "native_layer_norm_backward": (
+        "aten::native_layer_norm_backward(Tensor grad_out, Tensor input, "
+        "SymInt[] normalized_shape, Tensor mean, Tensor rstd, Tensor? weight, Tensor? bias, "
+        "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+    ),
+}
 Wrap = Callable[[Any], Any]
 Three = tuple[Tensor, Tensor, Tensor]
 

@@ -1,5 +1,6 @@
 // The CUDA kernels of the log_softmax operators.
 #include "fuseline/column_tensors.cuh"
+#include "fuseline/softmax_aten.h"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
@@ -23,6 +24,9 @@ Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
   });
   return dx;
 }
+
+Takeover takeover =
+    softmax::Aten<softmax::kLogSoftmax, &log_softmax, &log_softmax_bwd>::takeover("CUDA");
 
 }  // namespace
 }  // namespace fuseline::log_softmax

@@ -10,6 +10,14 @@ from fuseline.ops.masked_softmax.op import masked_softmax
 from fuseline.primitives import softmax as formulas
 
 _NAME = "log_softmax"
+# What enable() puts these kernels in the place of, where dim is the last.
+ATEN = {
+    "_log_softmax": "aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
+    "_log_softmax_backward_data": (
+        "aten::_log_softmax_backward_data(Tensor grad_output, Tensor output, int dim, "
+        "ScalarType input_dtype) -> Tensor"
+    ),
+}
 
 
 def log_softmax(

@@ -1,5 +1,6 @@
 // The CPU kernels of the softmax operators.
 #include "fuseline/core/cpp/isa.h"
+#include "fuseline/softmax_aten.h"
 #include "fuseline/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
@@ -18,6 +19,8 @@ Tensor softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
   check_bwd(dy, y, dim);
   return softmax::gradient(kernels(), dy, y, dim);
 }
+
+Takeover takeover = Aten<kSoftmax, &softmax, &softmax_bwd>::takeover("CPU");
 
 }  // namespace
 }  // namespace fuseline::softmax

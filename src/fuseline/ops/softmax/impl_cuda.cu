@@ -1,5 +1,6 @@
 // The CUDA kernels of the softmax operators.
 #include "fuseline/column_tensors.cuh"
+#include "fuseline/softmax_aten.h"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
@@ -23,6 +24,8 @@ Tensor softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
   });
   return dx;
 }
+
+Takeover takeover = Aten<kSoftmax, &softmax, &softmax_bwd>::takeover("CUDA");
 
 }  // namespace
 }  // namespace fuseline::softmax

@@ -10,6 +10,14 @@ from fuseline.ops.softmax import impl_eager
 from fuseline.primitives import softmax as formulas
 
 _NAME = "softmax"
+# What enable() puts these kernels in the place of, where dim is the last.
+ATEN = {
+    "_softmax": "aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
+    "_softmax_backward_data": (
+        "aten::_softmax_backward_data(Tensor grad_output, Tensor output, int dim, "
+        "ScalarType input_dtype) -> Tensor"
+    ),
+}
 
 
 def softmax(

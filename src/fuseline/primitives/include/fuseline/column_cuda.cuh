@@ -94,8 +94,9 @@ struct Place {
 
 // The parts of all threads of each column, together, in each of them, in an order that depends on
 // the block's shape alone: first of a warp's lanes, then of its warps.
-template <int VEC, typename Part, typename Place>
-__device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const Place& at, Part* scratch) {
+template <int ROUND, int VEC, typename Part, typename Place>
+__device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const Place& at) {
+  __shared__ Part scratch[kColumnParts];  // of this round
   const int in_warp = at.width < kWarp ? kWarp / at.width : 1, groups = at.depth / in_warp;
 #pragma unroll
   for (int v = 0; v < VEC; ++v) parts[v] = over_lanes(parts[v], in_warp, at.width);
@@ -125,16 +126,15 @@ template <int ROUND, typename Op, int VEC, int ITEMS, typename There>
 __device__ __forceinline__ void column_rounds(const Op& op, const Place<Op, VEC>& at,
                                               typename Op::Row (&rows)[VEC],
                                               Packs<Op, 1> (&held)[VEC][ITEMS], int64_t n,
-                                              const There& there,
-                                              typename Op::Part (*scratch)[kColumnParts]) {
+                                              const There& there) {
   if constexpr (ROUND < Op::ROUNDS) {
-    typename Op::Part parts[VEC];
+    typename Op::template Part<ROUND> parts[VEC];
 #pragma unroll
     for (int v = 0; v < VEC; ++v) parts[v] = op.template sum<ROUND>(rows[v], held[v], there);
-    whole_columns(parts, at, scratch[ROUND]);
+    whole_columns<ROUND>(parts, at);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) op.template end<ROUND>(rows[v], parts[v], n);
-    column_rounds<ROUND + 1>(op, at, rows, held, n, there, scratch);
+    column_rounds<ROUND + 1>(op, at, rows, held, n, there);
   }
 }
 
@@ -143,7 +143,6 @@ template <typename Op, int VEC, int ITEMS>
 __global__ void __launch_bounds__(kMaxBlock)
     column_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                   int width) {
-  __shared__ typename Op::Part scratch[Op::ROUNDS][kColumnParts];
   const Place<Op, VEC> at(a, width);
   const int count = (at.active ? static_cast<int>(a.n) : 0) - at.down;  // from this thread's on
   const auto there = [&](int i) { return i * at.depth < count; };
@@ -151,7 +150,7 @@ __global__ void __launch_bounds__(kMaxBlock)
   at.begin(op, a, rows);
   Packs<Op, 1> held[VEC][ITEMS];
   at.template load<ITEMS>(a, 0, held, there);
-  column_rounds<0>(op, at, rows, held, a.n, there, scratch);
+  column_rounds<0>(op, at, rows, held, a.n, there);
   at.finish(op, rows);
   at.template write<ITEMS>(op, a, 0, rows, held, there);
 }
@@ -160,12 +159,11 @@ __global__ void __launch_bounds__(kMaxBlock)
 template <int ROUND, int ITEMS, typename Op, int VEC>
 __device__ __forceinline__ void column_rounds_again(const Op& op, const ColumnArgsOf<Op>& a,
                                                     const Place<Op, VEC>& at,
-                                                    typename Op::Row (&rows)[VEC], int64_t count,
-                                                    typename Op::Part (*scratch)[kColumnParts]) {
+                                                    typename Op::Row (&rows)[VEC], int64_t count) {
   if constexpr (ROUND < Op::ROUNDS) {
-    typename Op::Part parts[VEC];
+    typename Op::template Part<ROUND> parts[VEC];
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) parts[v] = Op::Part::none();
+    for (int v = 0; v < VEC; ++v) parts[v] = Op::template Part<ROUND>::none();
     const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
     for (int64_t first = 0; first < count; first += step) {
       const auto there = [&](int i) { return first + i * at.depth < count; };
@@ -176,10 +174,10 @@ __device__ __forceinline__ void column_rounds_again(const Op& op, const ColumnAr
         parts[v] = plus(parts[v], op.template sum<ROUND>(rows[v], held[v], there));
       }
     }
-    whole_columns(parts, at, scratch[ROUND]);
+    whole_columns<ROUND>(parts, at);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) op.template end<ROUND>(rows[v], parts[v], a.n);
-    column_rounds_again<ROUND + 1, ITEMS>(op, a, at, rows, count, scratch);
+    column_rounds_again<ROUND + 1, ITEMS>(op, a, at, rows, count);
   }
 }
 
@@ -188,12 +186,11 @@ template <typename Op, int VEC, int ITEMS, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     column_again_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                         int width) {
-  __shared__ typename Op::Part scratch[Op::ROUNDS][kColumnParts];
   const Place<Op, VEC> at(a, width);
   const int64_t count = (at.active ? a.n : 0) - at.down;
   typename Op::Row rows[VEC];
   at.begin(op, a, rows);
-  column_rounds_again<0, ITEMS>(op, a, at, rows, count, scratch);
+  column_rounds_again<0, ITEMS>(op, a, at, rows, count);
   at.finish(op, rows);
   const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
   for (int64_t first = 0; first < count; first += step) {
