@@ -56,6 +56,29 @@ def test_figures_of_a_known_error():
     assert figures.scaled == 3 * 2.0**-21 / (2.0**-23 * 8.0)
 
 
+@pytest.mark.parametrize("dtype", [F32, F64])
+def test_an_error_counts_in_digits_of_what_is_added_last(dtype):
+    """Where it is larger than the result; fp64 is held against long double."""
+    one = torch.finfo(dtype).eps
+    x, bias = (
+        torch.tensor([1.0, -4.0, 0.5], dtype=dtype),
+        torch.tensor([0.0, 4.0, 8.0], dtype=dtype),
+    )
+    spec = replace(
+        IDENTITY,
+        reference=lambda x, bias: x + bias,
+        longdouble=lambda direction, dy, x, bias: (x + bias,),
+        added=lambda x, bias: bias,
+    )
+    for column, unit in enumerate((one, 4 * one, 8 * one)):
+        out = x + bias
+        out[column] += 3 * unit
+        figures = errors(spec, {"x": x, "bias": bias}, "fwd", {"out0": out})["out0"]
+        assert figures.max_ulp == 3.0
+        assert errors(replace(spec, added=lambda x, bias: None), {"x": x, "bias": bias}, "fwd",
+                      {"out0": out})["out0"].max_ulp >= 3.0  # fmt: skip
+
+
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 def test_stray_non_finite_result_is_infinitely_wrong(wrong):
     x = torch.tensor([1.0, 4.0])

@@ -1,8 +1,8 @@
 """Layer norm in Triton: y = (x - mean) * rstd * weight + bias over the last dimension.
 
 Rows that fit the registers of one program are read once; longer rows in blocks, twice. A row's
-result depends on its own length and type only, never on how many rows there are. Not measured on a
-GPU yet.
+result depends on its own length and type only, never on how many rows there are. Not tuned on
+a GPU yet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fuseline.primitives.triton.launch import Wrap, launch
 from fuseline.primitives.triton.parameters import finish, partial_rows, sum_long
 from fuseline.primitives.triton.rows import divide_up, halves, vec, whole_meta
 
-# So that nothing spills as compiled for Hopper; not measured on a GPU yet.
+# So that nothing spills as compiled for Hopper; not tuned on a GPU yet.
 _FWD = (Entry(2048, Tile(2048, 4)), Entry(4096, Tile(4096, 8)), Entry(8192, Tile(8192, 16)),
         Entry(16384, Tile(16384, 32)), Entry(None, Tile(4096, 8)))  # fmt: skip
 _FEW = Entry(None, Tile(2048, 8))
