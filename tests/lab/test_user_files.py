@@ -71,7 +71,10 @@ def test_a_file_that_prints_leaves_the_json_alone(lab: Any, tmp_path: Path) -> N
 
 def test_a_changed_file_is_measured_again(lab: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
-    command = ("--out", out, "--device", "cpu", "--impl", "eager", "--impl", "mine", "--json")
+    command = (
+        *("--out", out, "--device", "cpu", "--impl", "eager", "--impl", "mine", "--json"),
+        *("--precision", "quick"),
+    )
 
     def run(*more: str, **fields: str) -> tuple[dict[str, str], str]:
         done = lab("run", write(tmp_path, **fields), *command, *more)
@@ -94,7 +97,7 @@ def test_filters_hold_for_several_operators_together(lab: Any, tmp_path: Path) -
     out = str(tmp_path / "run")
     done = lab(
         *("run", "rms_norm", file, "--out", out, "--device", "cpu", "--json"),
-        *("--case", "a", "--impl", "mine", "--direction", "bwd"),
+        *("--case", "a", "--impl", "mine", "--direction", "bwd", "--precision", "quick"),
     )
     assert done.returncode == 0, done.stderr
     cells = json.loads(done.stdout)["cells"]
