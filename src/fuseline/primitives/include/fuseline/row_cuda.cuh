@@ -3,15 +3,13 @@
 // An operator is a type Op, passed to the kernel by value:
 //   T, S             the elements, and the type computed in
 //   INPUTS, ROUNDS   tensors read; sums over the row, one after the other, or none
-//   WRITES, REPAIRS  whether there is an output besides what finish() writes; whether a row may
-//   have
-//                    to be made otherwise: strange() says that, and repair() makes it
+//   WRITES, REPAIRS  whether there is an output besides what finish() writes; whether there are
+//                    rows, of which strange() tells, to be made otherwise, by repair()
 //   aligned()        whether what `ahead` loads may be loaded in packs
 //   nothing()        stands for columns that are not there
 //   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
-//   of
-//                    `width` neighbouring lanes, together, in each of them; and Part::QUICK: a few
-//                    are sooner put together by each thread than by lanes
+//                    of `width` neighbouring lanes, together, in each of them; and Part::QUICK:
+//                    a few are sooner put together by each thread than by lanes
 //   Row              what a thread knows of its row; begin(args, index) -> Row
 //   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it

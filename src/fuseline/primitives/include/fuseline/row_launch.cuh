@@ -1,5 +1,5 @@
 // Chooses kernel and block for operators of row_cuda.cuh by row length and alignment only, so that
-// a row's result does not depend on the batch.
+// a row's result does not depend on the batch: that decides no more than when something is loaded.
 #pragma once
 
 #include "fuseline/launch_cluster.cuh"
