@@ -27,6 +27,8 @@ TAKEOVERS = {
     "log_softmax": LOG_SOFTMAX,
     "gelu": GELU,
 }
+# Sums of more precision than ATen's, which take longer than ATen's.
+BY_NAME = {("layer_norm", "cpu")}
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"
 NOTE = "torch.compile takes these operators apart before kernels are looked up: none of its calls"
@@ -66,9 +68,11 @@ class Status:
 def enable(ops: Iterable[str] | None = None) -> None:
     """Have eager calls of torch's own operators run on fuseline's kernels, in the whole process.
 
-    ops  names of operators; None: all that fuseline can take over. Forward and backward of
+    ops  names of operators; None: all that fuseline can take over and that is no slower for it.
+         Forward and backward of
            "rms_norm"     F.rms_norm, torch.nn.RMSNorm;
-           "layer_norm"   F.layer_norm, torch.nn.LayerNorm (on a GPU forward only);
+           "layer_norm"   F.layer_norm, torch.nn.LayerNorm; on a GPU forward only, on a CPU if
+                          named: more precise than ATen's, and slower;
            "softmax"      F.softmax, attention that computes it;
            "log_softmax"  F.log_softmax, F.cross_entropy;
            "gelu"         F.gelu(approximate="tanh"), on a CPU, where x has no gaps.
@@ -84,7 +88,8 @@ def enable(ops: Iterable[str] | None = None) -> None:
     with _lock:
         for op in wanted:
             _check(op)
-        _switch([(op, device) for op in wanted for device in _devices(op)], on=True)
+        pairs = {(op, device) for op in wanted for device in _devices(op)}
+        _switch(sorted(pairs if ops is not None else pairs - BY_NAME), on=True)
 
 
 def disable(ops: Iterable[str] | None = None) -> None:

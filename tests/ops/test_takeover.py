@@ -121,6 +121,18 @@ def test_it_nests_and_gives_back_what_was_there(device: str) -> None:
     assert served()
 
 
+def test_what_is_slower_for_it_is_taken_over_by_name_alone() -> None:
+    def on() -> set[tuple[str, str]]:
+        return {(s.op, s.device) for s in fuseline.status().served if s.enabled}
+
+    known = {(s.op, s.device) for s in fuseline.status().served}
+    with fuseline.enabled():
+        assert on() == known - {("layer_norm", "cpu")}
+        with fuseline.enabled("layer_norm"):
+            assert on() == known
+    assert on() == set()
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_graphs_outlive_it_and_differentiate_twice(device: str) -> None:
     x = torch.randn(3, 8, device=device, dtype=torch.float64, requires_grad=True)

@@ -11,6 +11,7 @@ from ops.takeovers import MARKS, calls, gradients
 from torch import Tensor
 
 import fuseline
+from fuseline.takeover import TAKEOVERS
 
 pytestmark = MARKS
 Call = Callable[[Tensor], Tensor]
@@ -38,7 +39,7 @@ def test_graphs_outlive_it_and_differentiate_twice(device: str, name: str, call:
     x = torch.randn(3, 8, device=device, dtype=torch.float64, requires_grad=True)
     backward = BACKWARD.get(name, f"{name}_backward_data")
     outer = call(x)
-    with fuseline.enabled():
+    with fuseline.enabled(TAKEOVERS):
         y = call(x)
         before = calls(device, backward)
         gradients(outer, x)
@@ -61,7 +62,7 @@ def test_it_is_served_under_autocast_and_given_back(device: str, name: str, call
     with torch.autocast(device, torch.bfloat16):
         wanted = call(x)
         before = calls(device, name)
-        with fuseline.enabled():
+        with fuseline.enabled(TAKEOVERS):
             found = call(x)
         assert calls(device, name) == before + 1
     assert found.dtype == wanted.dtype
@@ -74,7 +75,7 @@ def test_it_is_served_under_autocast_and_given_back(device: str, name: str, call
 def test_compiled_code_is_not_changed(device: str, name: str, call: Call) -> None:
     x = torch.randn(3, 8, device=device)
     torch._dynamo.reset()
-    with fuseline.enabled():
+    with fuseline.enabled(TAKEOVERS):
         compiled = torch.compile(call)
         compiled(x)
         before = calls(device, name)
@@ -86,7 +87,7 @@ def test_compiled_code_is_not_changed(device: str, name: str, call: Call) -> Non
 @pytest.mark.parametrize(("name", "call"), CASES[:2])
 def test_a_captured_graph_replays_on_new_contents(name: str, call: Call) -> None:
     x = torch.randn(64, 1027, device="cuda")
-    with fuseline.enabled():
+    with fuseline.enabled(TAKEOVERS):
         call(x)
         graph = torch.cuda.CUDAGraph()
         before = calls("cuda", name)

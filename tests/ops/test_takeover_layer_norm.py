@@ -87,7 +87,7 @@ def test_only_the_gradients_that_are_asked_for(mask: list[bool]) -> None:
     mean, rstd = aten.native_layer_norm(x, [8], w, b, 1e-5)[1:]
     arguments = torch.randn(3, 8), x, [8], mean, rstd, w, b, mask
     wanted = aten.native_layer_norm_backward(*arguments)
-    with fuseline.enabled():
+    with fuseline.enabled("layer_norm"):
         found = aten.native_layer_norm_backward(*arguments)
         leaves = [t.clone().requires_grad_(m) for t, m in zip((x, w, b), mask, strict=True)]
         y = F.layer_norm(leaves[0], (8,), leaves[1], leaves[2])
@@ -111,7 +111,7 @@ def test_modules_run_on_it_forward_and_backward() -> None:
             return torch.autograd.grad(m(x).pow(3).sum(), leaves)
 
         wanted = run()
-        with fuseline.enabled():
+        with fuseline.enabled("layer_norm"):
             before = calls("cpu", FWD), calls("cpu", BWD)
             found = run()
             assert (calls("cpu", FWD), calls("cpu", BWD)) == (before[0] + count, before[1] + count)
@@ -150,6 +150,6 @@ X, W = torch.ones(2, 3, 4), torch.ones(4)
 def test_what_aten_refuses_is_named(arguments: tuple[Any, ...], words: str) -> None:
     with pytest.raises(RuntimeError):
         aten.native_layer_norm(*arguments, 1e-5)
-    with fuseline.enabled(), pytest.raises(RuntimeError) as caught:
+    with fuseline.enabled("layer_norm"), pytest.raises(RuntimeError) as caught:
         aten.native_layer_norm(*arguments, 1e-5)
     assert f"layer_norm: {words}" in str(caught.value)

@@ -10,7 +10,7 @@ from fuseline.ops.masked_softmax.op import masked_softmax
 from fuseline.primitives import softmax as formulas
 
 _NAME = "log_softmax"
-# What enable() puts these kernels in the place of, where dim is the last.
+# What enable() puts these kernels in the place of.
 ATEN = {
     "_log_softmax": "aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
     "_log_softmax_backward_data": (

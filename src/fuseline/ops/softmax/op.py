@@ -10,7 +10,7 @@ from fuseline.ops.softmax import impl_eager
 from fuseline.primitives import softmax as formulas
 
 _NAME = "softmax"
-# What enable() puts these kernels in the place of, where dim is the last.
+# What enable() puts these kernels in the place of.
 ATEN = {
     "_softmax": "aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor",
     "_softmax_backward_data": (
