@@ -32,9 +32,13 @@ demo: $(STAMP)/lab
 	$(PY) -m fuselab run rms_norm --suite quick --out $(OUT)
 	$(PY) -m fuselab report $(OUT)
 
-# The lab's tests and the cheats measure and lock, so they run alone. The others' threads do not spin
-# while they wait: those of two processes on two processors would take five times as long.
-APART := tests/ops tests/primitives tests/architecture $(filter-out %/test_cheats.py,$(wildcard tests/checker/test_*.py))
+# The lab's tests and the cheats measure, so they run alone, but for some whose figures may be any.
+# The others' threads do not spin while they wait: those of two processes on two processors would
+# take five times as long.
+APART := tests/ops tests/primitives tests/architecture \
+	$(filter-out %/test_cheats.py,$(wildcard tests/checker/test_*.py)) \
+	$(wildcard tests/lab/test_fusion_*.py) \
+	$(patsubst %,tests/lab/test_%.py,export notebook report rivals store user_files)
 
 test: $(STAMP)/dev
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile $(APART)
