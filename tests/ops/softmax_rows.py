@@ -38,6 +38,15 @@ def hard_rows(n: int, dtype: torch.dtype, device: str) -> torch.Tensor:
     return x.to(dtype)
 
 
+def hard_columns(n: int, inner: int, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """The same, `inner` rows side by side, some twice."""
+    rows = hard_rows(n, dtype, device).flatten(0, 1)
+    outer = -(-len(rows) // inner)
+    return (
+        rows.repeat(1 + inner // len(rows), 1).repeat(2, 1)[: outer * inner].view(outer, inner, n)
+    )
+
+
 def keeps_the_budget(
     name: str, x: torch.Tensor, impl: str, columns: torch.Tensor | None = None
 ) -> None:

@@ -9,6 +9,7 @@ from ops.softmax_rows import (
     LENGTHS,
     WITHOUT_BINARY,
     for_instruction_set,
+    hard_columns,
     hard_rows,
     keeps_the_budget,
 )
@@ -43,8 +44,7 @@ def test_hard_rows(n: int, device: str, impl: str) -> None:
 def test_hard_columns(inner: int, device: str, impl: str) -> None:
     for dtype in SPEC.dtypes:
         for n in (1, 61, 1027):
-            rows = hard_rows(n, dtype, device).flatten(0, 1)
-            rows = rows.repeat(-(-7 * inner // len(rows)), 1)[: 7 * inner].view(7, inner, n)
+            rows = hard_columns(n, inner, dtype, device)
             columns, before = rows.transpose(1, 2).contiguous(), native.copies()
             keeps_the_budget("double_softmax", rows, impl, columns)
             assert native.copies() == before

@@ -11,6 +11,7 @@ from ops.softmax_rows import (
     LENGTHS,
     WITHOUT_BINARY,
     for_instruction_set,
+    hard_columns,
     hard_rows,
     keeps_the_budget,
 )
@@ -73,8 +74,7 @@ def test_hard_columns(name: str, inner: int, device: str, impl: str) -> None:
     """As the same rows, whatever lies beside them."""
     for dtype in table.load()[name].dtypes:
         for n in (1, 61, 1027):
-            rows = hard_rows(n, dtype, device).flatten(0, 1)[: 7 * inner]
-            rows = rows.repeat(-(-7 * inner // len(rows)), 1)[: 7 * inner].view(7, inner, n)
+            rows = hard_columns(n, inner, dtype, device)
             columns = rows.transpose(1, 2).contiguous()
             keeps_the_budget(name, rows, impl, columns)
 

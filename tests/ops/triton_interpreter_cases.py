@@ -117,7 +117,7 @@ def test_every_weight(kind, n, dtype):
     ("n", "kind", "dtype"),
     [
         *((61, kind, dtype) for kind in ("same", "fp32") for dtype in DTYPES),
-        *((33000, "same", dtype) for dtype in (torch.float64, torch.float32)),
+        *((70000, "same", dtype) for dtype in (torch.float64, torch.float32)),
     ],
 )
 def test_every_weight_with_an_offset(n, kind, dtype):
