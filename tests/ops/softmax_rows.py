@@ -42,9 +42,7 @@ def hard_columns(n: int, inner: int, dtype: torch.dtype, device: str) -> torch.T
     """The same, `inner` rows side by side, some twice."""
     rows = hard_rows(n, dtype, device).flatten(0, 1)
     outer = -(-len(rows) // inner)
-    return (
-        rows.repeat(1 + inner // len(rows), 1).repeat(2, 1)[: outer * inner].view(outer, inner, n)
-    )
+    return rows.repeat(2 + inner // len(rows), 1)[: outer * inner].view(outer, inner, n)
 
 
 def keeps_the_budget(
