@@ -13,7 +13,7 @@ import triton.language as tl
 from fuseline.primitives.triton.launch import Wrap, launch
 from fuseline.primitives.triton.parameters import TILES, finish
 from fuseline.primitives.triton.row_sums import block, places, rows_of_program
-from fuseline.primitives.triton.rows import blocks_meta, divide_up, processors, vec
+from fuseline.primitives.triton.rows import divide_up, processors, vec, whole_meta
 
 # From here on the share is 0 or 1, and its slope 0, in any type.
 FAR = tl.constexpr(64.0)
@@ -252,8 +252,8 @@ def fwd(x: torch.Tensor, bias: torch.Tensor, tanh: bool, wrap: Wrap | None = Non
     n_rows, n_cols = x.shape
     y = x.new_empty(x.shape)
     if x.numel() > 0:
-        counts = (n_cols, x.stride(0))
-        meta = {"TANH": tanh, "VEC": vec(x, *counts), **blocks_meta(n_cols, _size(x), 4)}
+        counts, size = (n_cols, x.stride(0)), _size(x)
+        meta = {"TANH": tanh, "VEC": vec(x, *counts), **whole_meta(min(n_cols, size), size, 4)}
         grid = (divide_up(n_rows, meta["ROWS"]), divide_up(n_cols, meta["BLOCK"]))
         launch(_fwd_kernel, grid, (x, bias, y, n_rows, *counts), meta, wrap)
     return y

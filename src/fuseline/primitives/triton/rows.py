@@ -13,23 +13,11 @@ from functools import lru_cache
 import torch
 import triton
 
-# Elements that a program of `blocks_meta` holds at once, and its warps.
-_BLOCK, _WARPS = 4096, 8
-
 
 def whole_meta(n_cols: int, size: int, warps: int) -> dict[str, int]:
     """The constants of a kernel whose programs hold whole rows, of `size` elements together."""
     block = power_of_2(max(n_cols, 1))
     return {"ROWS": size // block, "BLOCK": block, "num_warps": warps}
-
-
-def blocks_meta(n_cols: int, size: int = 0, warps: int = _WARPS) -> dict[str, int]:
-    """The constants of a kernel whose programs take rows in blocks, or some short ones at once.
-
-    size: elements that a program holds at once; 0: the usual.
-    """
-    size = size or _BLOCK
-    return whole_meta(min(n_cols, size), size, warps)
 
 
 def power_of_2(n: int) -> int:

@@ -13,7 +13,7 @@ static __device__ __noinline__ float far_sin(float x) { return sinf(x); }
 template <typename T>
 constexpr float kFarAngle = sizeof(T) == 2 ? 65536.0f : 105615.0f;
 
-// sin(x + turns * pi / 2) to an ulp, |x| < kFarAngle; Cephes' polynomials.
+// sin(x + turns * pi / 2) to 1.6 ulp, |x| < kFarAngle; Cephes' polynomials.
 __device__ __forceinline__ float near_sin(float x, int turns) {
   constexpr float kInteger =
       12582912.0f;  // 1.5 * 2^23: leaves the nearest integer in the last bits
