@@ -1,7 +1,6 @@
 """add_rms_norm's Triton kernels on the CPU; needs TRITON_INTERPRET=1 before triton is imported.
 
-Run by test_add_rms_norm_triton.py in a process of its own. bf16 is left to the GPU: the interpreter
-truncates where the hardware rounds, and the sum is rounded first of all.
+Run by test_add_rms_norm_triton.py in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ import fuseline
 from fuseline import table
 from fuseline.testing import check
 
-DTYPES = (torch.float64, torch.float32, torch.float16)
 SPEC = table.load()["add_rms_norm"]
 
-pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 
 
 def test_the_checkers_questions(monkeypatch):
@@ -42,7 +40,7 @@ def _both_ways(x, residual, weight, eps, incoming):
     return zip(*results, strict=True)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", SPEC.dtypes, ids=str)
 @pytest.mark.parametrize(
     ("n", "absent"), [(1027, None), (1027, 0), (1027, 1), (8192, None), (33000, None)]
 )

@@ -13,7 +13,7 @@ from fuseline import table
 
 SPEC = table.load()["bias_dropout_add"]
 
-pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
@@ -30,7 +30,7 @@ def test_any_layout_without_a_copy(shape, seed):
 @pytest.mark.parametrize("seed", [None, 7])
 @pytest.mark.parametrize("dtype", SPEC.dtypes, ids=str)
 def test_every_type(dtype, seed):
-    # Multiples of 1/8 below 4 and a scale of 2: no type rounds, and the interpreter truncates.
+    # Multiples of 1/8 below 4 and a scale of 2: no type rounds.
     x, bias, residual = (torch.randint(-16, 17, (2, 3, 70)).to(dtype) / 8 for _ in range(3))
     crossing = residual.transpose(0, 2).contiguous().transpose(0, 2)
     for r in (residual, crossing):

@@ -5,7 +5,6 @@ Run by test_bias_gelu_triton.py in a process of its own.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from ops import test_bias_gelu as cases
@@ -15,19 +14,7 @@ from fuseline.testing.accuracy import errors, over_budget
 
 SPEC = cases.SPEC
 
-pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4", "fused_in_long_double")
-
-
-@pytest.fixture
-def fused_in_long_double(monkeypatch):
-    """The interpreter rounds a fused product before it adds, which leaves nothing of its rest."""
-    from triton.runtime import interpreter
-
-    def create_fma(self, x, y, z):
-        wide = x.data.astype(np.longdouble) * y.data + z.data
-        return interpreter.TensorHandle(wide.astype(x.data.dtype), z.dtype.scalar)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create_fma)
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 
 
 @pytest.mark.parametrize("approximate", cases.FORMULAS)

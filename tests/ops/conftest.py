@@ -1,9 +1,11 @@
-"""Lets the tests here import their neighbours, and Triton's interpreter run loops."""
+"""Lets the tests here import their neighbours, and Triton's interpreter do as a GPU does."""
 
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import fuseline
 
@@ -17,15 +19,47 @@ def given_back():
     fuseline.disable()
 
 
+def _halves(v):
+    """The upper and the lower 26 bits of fp64."""
+    big = v * 134217729.0
+    high = big - (big - v)
+    return high, v - high
+
+
+def _fma(x, y, z):
+    """x * y + z of numpy arrays, rounded once where the product and z cancel."""
+    if x.dtype != np.float64:
+        return (x.astype(np.float64) * y + z).astype(x.dtype)
+    (a, b), (c, d), product = _halves(x), _halves(y), x * y
+    lost = b * d - (((product - a * c) - b * c) - a * d)
+    total = product + z
+    moved = total - product
+    exact = total + ((product - (total - moved)) + (z - moved) + lost)
+    return np.where(np.isfinite(exact), exact, total)
+
+
 @pytest.fixture
-def loop_bounds_under_numpy_2_4(monkeypatch):
-    """triton 3.6 calls int() on arrays of one element, which numpy 2.4 refuses (triton #9171)."""
+def interpreter_as_a_gpu(monkeypatch):
+    """Mends what Triton's interpreter does otherwise than a GPU, where it changes results."""
     from triton.runtime import interpreter
 
-    patch_tensor = interpreter._patch_lang_tensor
+    patch_tensor, convert = interpreter._patch_lang_tensor, interpreter._convert_float
 
     def patch(tensor, scope):
+        # triton 3.6 calls int() on arrays of one element, which numpy 2.4 refuses (triton #9171).
         patch_tensor(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
+    def to_nearest(data, source, target, rounding):
+        # fp32 to bf16 would be cut off.
+        if (str(source), str(target)) != ("fp32", "bf16"):
+            return convert(data, source, target, rounding)
+        return torch.tensor(data).to(torch.bfloat16).view(torch.uint16).numpy()
+
+    def create_fma(self, x, y, z):
+        # The product would be rounded before the sum, which leaves nothing of its rest.
+        return interpreter.TensorHandle(_fma(x.data, y.data, z.data), z.dtype.scalar)
+
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+    monkeypatch.setattr(interpreter, "_convert_float", to_nearest)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create_fma)

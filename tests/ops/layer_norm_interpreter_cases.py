@@ -5,7 +5,6 @@ Run by test_layer_norm_triton.py in a process of its own.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from ops import test_layer_norm
@@ -20,9 +19,7 @@ SPEC = table.load()["layer_norm"]
 # Whole rows, and with `tiles_of_256` rows in blocks.
 LENGTHS = [61, 700]
 
-pytestmark = pytest.mark.usefixtures(
-    "loop_bounds_under_numpy_2_4", "fma_rounds_once", "tiles_of_256"
-)
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu", "tiles_of_256")
 
 
 @pytest.fixture
@@ -30,35 +27,6 @@ def tiles_of_256(monkeypatch):
     kinds = impl_triton._TABLE.entries
     small = Table("", dict.fromkeys(kinds, (Entry(None, Tile(256, 1, 2)),)))
     monkeypatch.setattr(impl_triton, "_TABLE", small)
-
-
-def halves(v):
-    """The upper and the lower 26 bits of fp64."""
-    big = v * 134217729.0
-    high = big - (big - v)
-    return high, v - high
-
-
-def fma(x, y, z):
-    """x * y + z of numpy arrays, rounded once where the product and z cancel."""
-    if x.dtype != np.float64:
-        return (x.astype(np.float64) * y + z).astype(x.dtype)
-    (a, b), (c, d), product = halves(x), halves(y), x * y
-    lost = b * d - (((product - a * c) - b * c) - a * d)
-    total = product + z
-    moved = total - product
-    return total + ((product - (total - moved)) + (z - moved) + lost)
-
-
-@pytest.fixture
-def fma_rounds_once(monkeypatch):
-    """The interpreter's rounds twice, and then tells nothing of what a product loses."""
-    from triton.runtime import interpreter
-
-    def create(self, x, y, z):
-        return interpreter.TensorHandle(fma(x.data, y.data, z.data), z.dtype.scalar)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create)
 
 
 @pytest.mark.parametrize("n", LENGTHS)
@@ -107,8 +75,7 @@ def test_parameters_have_dtypes_of_their_own(n):
     test_layer_norm.test_parameters_have_dtypes_of_their_own(n, "cpu", "triton")
 
 
-# Not bf16: the interpreter truncates where the hardware rounds.
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("dtype", SPEC.dtypes, ids=str)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_within_the_budget(n, dtype):
     """Odd rows, apart by a stride of their own."""

@@ -5,23 +5,10 @@ Run by test_masked_softmax_triton.py in a process of its own.
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from ops import test_masked_softmax as cases
 
-pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4", "fused_in_long_double")
-
-
-@pytest.fixture
-def fused_in_long_double(monkeypatch):
-    """The interpreter rounds a fused product before it adds, which leaves nothing of its rest."""
-    from triton.runtime import interpreter
-
-    def create_fma(self, x, y, z):
-        wide = x.data.astype(np.longdouble) * y.data + z.data
-        return interpreter.TensorHandle(wide.astype(x.data.dtype), z.dtype.scalar)
-
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create_fma)
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 
 
 @pytest.mark.parametrize("n", [1, 61, 1027, 20001])

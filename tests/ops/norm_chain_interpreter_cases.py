@@ -15,7 +15,7 @@ from fuseline.testing.accuracy import errors, over_budget
 
 SPEC = table.load()["norm_chain"]
 
-pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 
 
 @pytest.mark.parametrize("n", [61, 300])

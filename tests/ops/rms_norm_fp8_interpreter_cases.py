@@ -15,7 +15,7 @@ from fuseline.testing.accuracy import errors, over_budget
 
 SPEC = table.load()["rms_norm_fp8"]
 
-pytestmark = pytest.mark.usefixtures("loop_bounds_under_numpy_2_4")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 
 
 @pytest.mark.parametrize("n", [None, 40000])
