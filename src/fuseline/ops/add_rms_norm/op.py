@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
 from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.add_rms_norm import impl_eager
 from fuseline.primitives.rms import normalised, statistics_dtype
@@ -20,7 +20,6 @@ from fuseline.primitives.rms import normalised, statistics_dtype
 _NAME = "add_rms_norm"
 _EPS = arguments.EPS
 Pair = tuple[Tensor, Tensor]
-Wrap = Callable[[Any], Any]
 
 
 def add_rms_norm(
@@ -215,17 +214,15 @@ CONTRACT = contract.Contract(
     vmap=_vmap,
 )
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.add_rms_norm import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
 def _triton_run(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, wrap: Wrap | None = None
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    wrap: Wrap | None = None,
 ) -> Pair:
     validate(x, residual, weight, None)
     y, new_residual, _ = _triton().fwd(
@@ -235,7 +232,11 @@ def _triton_run(
 
 
 def _triton_fwd(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, wrap: Wrap | None = None
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    eps: float,
+    wrap: Wrap | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     validate(x, residual, weight, None)
     y, new_residual, rstd = _triton().fwd(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -14,11 +13,11 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one
+from fuseline.core.contract import Wrap
 from fuseline.ops.bias_dropout_add import impl_eager
 from fuseline.primitives import philox
 
 _NAME = "bias_dropout_add"
-Wrap = Callable[[Any], Any]
 
 
 def bias_dropout_add(
@@ -216,13 +215,7 @@ CONTRACT = contract.Contract(
     vmap=_vmap,
 )
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.bias_dropout_add import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
 def _triton_run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.bias_gelu import impl_eager
 
@@ -22,7 +22,6 @@ ATEN = {
         'aten::gelu_backward(Tensor grad_output, Tensor self, *, str approximate="none") -> Tensor'
     ),
 }
-Wrap = Callable[[Any], Any]
 Pair = tuple[Tensor, Tensor]
 
 
@@ -145,13 +144,7 @@ CONTRACT = contract.Contract(
     vmap=_vmap,
 )
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.bias_gelu import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
 def _triton_run(x: Tensor, bias: Tensor, approximate: str, wrap: Wrap | None = None) -> Tensor:

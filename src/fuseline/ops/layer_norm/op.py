@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense, flat
 from fuseline.ops.layer_norm import impl_eager
 from fuseline.primitives import rms
@@ -29,7 +29,6 @@ ATEN = {
         "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
     ),
 }
-Wrap = Callable[[Any], Any]
 Three = tuple[Tensor, Tensor, Tensor]
 
 
@@ -204,17 +203,15 @@ CONTRACT = contract.Contract(
     vmap=_vmap,
 )
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.layer_norm import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
 def _triton_run(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    wrap: Wrap | None = None,
 ) -> Tensor:
     _validate_tensors(x, weight, bias)
     y: Tensor = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=False, wrap=wrap)[0]
@@ -222,7 +219,11 @@ def _triton_run(
 
 
 def _triton_fwd(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, wrap: Wrap | None = None
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    wrap: Wrap | None = None,
 ) -> Three:
     _validate_tensors(x, weight, bias)
     y, *saved = _triton().fwd(as_rows(x), dense(weight), dense(bias), eps, save=True, wrap=wrap)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from numbers import Real
 from typing import Any
 
@@ -13,13 +12,13 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows
 from fuseline.ops.masked_softmax import impl_eager
 from fuseline.primitives import softmax as formulas
 from fuseline.primitives.rms import statistics_dtype
 
 _NAME = "masked_softmax"
-Wrap = Callable[[Any], Any]
 
 
 def masked_softmax(
@@ -185,13 +184,7 @@ CONTRACT = contract.Contract(
     vmap=_vmap,
 )
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.masked_softmax import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
 def _triton_run(

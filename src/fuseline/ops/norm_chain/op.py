@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, flat
 from fuseline.ops.norm_chain import impl_eager
 
@@ -56,30 +53,22 @@ def decomposed(x: Tensor) -> Tensor:
 _SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed, saved=("sum",))
 CONTRACT = _SAVING.contract()
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.norm_chain import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
-def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
+def _triton_run(x: Tensor, wrap: Wrap | None = None) -> Tensor:
     validate(x)
     y: Tensor = _triton().fwd(as_rows(x), save_sum=False, wrap=wrap)[0]
     return y.view(x.shape)
 
 
-def _triton_fwd(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> tuple[Tensor, Tensor]:
+def _triton_fwd(x: Tensor, wrap: Wrap | None = None) -> tuple[Tensor, Tensor]:
     validate(x)
     y, total = _triton().fwd(as_rows(x), save_sum=True, wrap=wrap)
     return y.view(x.shape), total.view(x.shape[:-1])
 
 
-def _triton_bwd(
-    dy: Tensor, x: Tensor, sum: Tensor, wrap: Callable[[Any], Any] | None = None
-) -> Tensor:
+def _triton_bwd(dy: Tensor, x: Tensor, sum: Tensor, wrap: Wrap | None = None) -> Tensor:
     _SAVING.validate_bwd(dy, x, sum)
     dx: Tensor = _triton().bwd(as_rows(dy), as_rows(x), flat(sum), wrap=wrap)
     return dx.view(x.shape)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import dense
 from fuseline.ops.pointwise_chain import impl_eager
 
@@ -55,22 +52,16 @@ def decomposed(x: Tensor) -> Tensor:
 _SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed)
 CONTRACT = _SAVING.contract()
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.pointwise_chain import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
-def _triton_run(x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
+def _triton_run(x: Tensor, wrap: Wrap | None = None) -> Tensor:
     validate(x)
     y: Tensor = _triton().fwd(dense(x), wrap=wrap)
     return y
 
 
-def _triton_bwd(dy: Tensor, x: Tensor, wrap: Callable[[Any], Any] | None = None) -> Tensor:
+def _triton_bwd(dy: Tensor, x: Tensor, wrap: Wrap | None = None) -> Tensor:
     _SAVING.validate_bwd(dy, x)
     dx: Tensor = _triton().bwd(dense(dy), dense(x), wrap=wrap)
     return dx

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
 from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.core.spec import Direction
 from fuseline.core.tuned import Tile
@@ -202,13 +203,7 @@ CONTRACT = contract.Contract(
     vmap=_vmap,
 )
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.rms_norm import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
 def _triton_run(
@@ -216,7 +211,7 @@ def _triton_run(
     weight: Tensor | None,
     eps: float,
     weight_offset: float = 0.0,
-    wrap: Callable[[Any], Any] | None = None,
+    wrap: Wrap | None = None,
     tile: Tile | None = None,
 ) -> Tensor:
     impl, usual = _triton(), wrap is None and tile is None
@@ -239,7 +234,7 @@ def _triton_fwd(
     weight: Tensor | None,
     eps: float,
     weight_offset: float = 0.0,
-    wrap: Callable[[Any], Any] | None = None,
+    wrap: Wrap | None = None,
 ) -> tuple[Tensor, Tensor]:
     validate(x, weight, None, weight_offset)
     y, rstd = _triton().fwd(
@@ -256,7 +251,7 @@ def _triton_bwd(
     need_dx: bool,
     need_dweight: bool,
     weight_offset: float = 0.0,
-    wrap: Callable[[Any], Any] | None = None,
+    wrap: Wrap | None = None,
     tile: Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
     _validate_bwd(dy, x, weight, rstd, weight_offset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
 from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.rms_norm_fp8 import impl_eager
 from fuseline.primitives.rms import normalised
@@ -126,13 +126,7 @@ CONTRACT = contract.Contract(
     vmap=_vmap,
 )
 
-
-@cache
-def _triton() -> Any:
-    # Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
-    from fuseline.ops.rms_norm_fp8 import impl_triton
-
-    return impl_triton
+_triton = contract.triton_beside(__name__)
 
 
 def _triton_run(
@@ -140,7 +134,7 @@ def _triton_run(
     weight: Tensor | None,
     scale: Tensor,
     eps: float,
-    wrap: Callable[[Any], Any] | None = None,
+    wrap: Wrap | None = None,
 ) -> Tensor:
     validate(x, weight, scale, None)
     y: Tensor = _triton().fwd(as_rows(x), dense(weight), dense(scale), eps, wrap=wrap)
