@@ -32,17 +32,13 @@ demo: $(STAMP)/lab
 	$(PY) -m fuselab run rms_norm --suite quick --out $(OUT)
 	$(PY) -m fuselab report $(OUT)
 
-# The lab's tests and the cheats measure, so they run alone, but for some whose figures may be any.
-# The others' threads do not spin while they wait: those of two processes on two processors would
-# take five times as long.
-APART := tests/ops tests/primitives tests/architecture \
-	$(filter-out %/test_cheats.py,$(wildcard tests/checker/test_*.py)) \
-	$(wildcard tests/lab/test_fusion_*.py) \
-	$(patsubst %,tests/lab/test_%.py,export notebook report rivals store user_files)
+# The one watches what is in the folder for temporary files, the other measures. The others' threads
+# do not spin while they wait: those of two processes on two processors would take five times as long.
+ALONE := tests/lab/test_caches.py tests/checker/test_cheats.py
 
 test: $(STAMP)/dev
-	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile $(APART)
-	$(PY) -m pytest -m "not gpu and not long" $(APART:%=--ignore=%)
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	$(PY) -m pytest -m "not gpu and not long" $(ALONE)
 
 gpu-test: $(STAMP)/dev
 	$(PY) -c "import sys, torch; torch.cuda.is_available() or sys.exit('gpu-test: torch sees no GPU')"

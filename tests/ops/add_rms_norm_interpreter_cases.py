@@ -16,13 +16,14 @@ from fuseline.testing import check
 
 SPEC = table.load()["add_rms_norm"]
 
-pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu", "few_programs")
 
 
 def test_the_checkers_questions(monkeypatch):
     # The interpreter is not made for several threads: it may end the process.
     questions = importlib.import_module("fuseline.testing.check").ON_SMALL_CASES
-    monkeypatch.delitem(questions, "threads")
+    for name in ("threads", "crowd"):  # of whose rows each is a program
+        monkeypatch.delitem(questions, name)
     report = check(SPEC, ["triton"], dtypes=[torch.float32], cases=["3x61"], level="quick")
     assert report.ok, str(report)
 

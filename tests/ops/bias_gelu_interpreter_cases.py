@@ -14,7 +14,7 @@ from fuseline.testing.accuracy import errors, over_budget
 
 SPEC = cases.SPEC
 
-pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu", "few_programs")
 
 
 @pytest.mark.parametrize("approximate", cases.FORMULAS)

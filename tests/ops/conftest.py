@@ -63,3 +63,12 @@ def interpreter_as_a_gpu(monkeypatch):
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
     monkeypatch.setattr(interpreter, "_convert_float", to_nearest)
     monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create_fma)
+
+
+@pytest.fixture
+def few_programs(monkeypatch):
+    """To the interpreter a program costs the same whether its columns are 16 or 4096."""
+    from fuseline.primitives.triton import parameters
+
+    for meta in (parameters._LONG, parameters._FINISH):
+        monkeypatch.setitem(meta, "BLOCK", 4096)

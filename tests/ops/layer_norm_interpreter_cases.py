@@ -19,7 +19,7 @@ SPEC = table.load()["layer_norm"]
 # Whole rows, and with `tiles_of_256` rows in blocks.
 LENGTHS = [61, 700]
 
-pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu", "tiles_of_256")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu", "few_programs", "tiles_of_256")
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ FWD_ULP = {torch.float64: 8, torch.float32: 2, torch.float16: 0.51, torch.bfloat
 BWD_EPS = {torch.float64: 8, torch.float32: 8, torch.float16: 1, torch.bfloat16: 1}
 
 
-pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu", "few_programs")
 
 
 def exact(t: torch.Tensor) -> np.ndarray:
