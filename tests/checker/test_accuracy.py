@@ -139,7 +139,7 @@ def test_chunks_give_the_figures_of_the_whole(dtype, monkeypatch):
         calls.append(given["x"].numel())
         return model.reference(**given)
 
-    monkeypatch.setattr(accuracy, "CHUNK_ELEMENTS", 40)
+    monkeypatch.setattr(accuracy, "CPU_CHUNK_ELEMENTS", 40)
     spec = replace(SPEC, reference=counted)
     parts = errors(spec, inputs, "fwd", outputs), errors(spec, inputs, "bwd", results, dys)
     assert max(calls) <= 40

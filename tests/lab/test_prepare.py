@@ -106,7 +106,7 @@ FOUR = [group(f"{i}") for i in range(4)]
     ("groups", "change"),
     [
         (FOUR[:3], {}),
-        (FOUR, {"cores": lambda: 3}),
+        (FOUR, {"cores": lambda: 1}),
         (FOUR, {"inductor": SimpleNamespace(max_autotune=True)}),
         ([group(f"{i}", "eager", "triton") for i in range(4)], {}),
     ],

@@ -40,7 +40,7 @@ def run(groups: Sequence[Group], device: str, timeout: float, log: str, until: f
     """
     marks = Marks()
     tasks = [replace(g, impls=chosen) for g in groups if (chosen := _compiling(g, marks))]
-    count = min(MOST_PROCESSES, cores() // 2, len(tasks))
+    count = min(MOST_PROCESSES, max(2, cores() // 2), cores(), len(tasks))
     if count < 2 or len(tasks) < FEWEST_GROUPS or _choices_are_stored():
         return
     total, compiled = sum(len(task.impls) for task in tasks), 0

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
 from fuseline.core.spec import (
     Case,
@@ -21,8 +22,6 @@ from fuseline.core.spec import (
 from fuseline.ops.bias_dropout_add import impl_eager, reference
 from fuseline.ops.bias_dropout_add.op import SELECTOR, bias_dropout_add
 
-_GRID = tuple(1 << k for k in range(7, 17))  # the study's
-_QUICK = {(128, 128), (512, 1024), (1024, 4096), (4096, 4096)}
 _LAYOUT = tuple((1 << k, n) for n in (1024, 128) for k in range(5, 17))  # the study's two tables
 _CHECK = ((7, 1), (3, 61), (9, 1027), (2, 40001))
 
@@ -125,11 +124,7 @@ SPEC = OpSpec(
     # In training rows depend on their place; such cases are smaller than the oracle's chunks.
     row_inputs=("x", "bias", "residual"),
     cases=(
-        *(
-            _case((m, n), "fusion", *(("fusion-quick", "quick") if (m, n) in _QUICK else ()))
-            for m in _GRID
-            for n in _GRID
-        ),
+        *(_case(shape, *suites) for shape, suites in fusion_cases.grid()),
         *(_case(shape, "layout", transposed=True) for shape in _LAYOUT),
         *(_case(shape, "check") for shape in _CHECK),
         _case((5, 2), "check", training=True),
@@ -140,12 +135,7 @@ SPEC = OpSpec(
         _case((65, 257), "check", transposed=True),
     ),
     dtypes=DTYPES,
-    suite_dtypes={
-        "fusion": (torch.float32, torch.bfloat16),
-        "fusion-quick": (torch.float32,),
-        "quick": (torch.float32, torch.bfloat16),
-        "layout": (torch.float32,),
-    },
+    suite_dtypes={**fusion_cases.SUITE_DTYPES, "layout": (torch.float32,)},
     cost=_cost,
     error_cases=_ERRORS,
 )
