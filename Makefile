@@ -32,8 +32,8 @@ demo: $(STAMP)/lab
 	$(PY) -m fuselab run rms_norm --suite quick --out $(OUT)
 	$(PY) -m fuselab report $(OUT)
 
-# The one watches what is in the folder for temporary files, the other measures. The others' threads
-# do not spin while they wait: those of two processes on two processors would take five times as long.
+# These two would suffer from a process beside them. The others' threads do not spin while they wait:
+# those of two processes on two processors would take five times as long.
 ALONE := tests/lab/test_caches.py tests/checker/test_cheats.py
 
 test: $(STAMP)/dev

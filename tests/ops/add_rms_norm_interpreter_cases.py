@@ -20,9 +20,9 @@ pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu", "few_programs")
 
 
 def test_the_checkers_questions(monkeypatch):
-    # The interpreter is not made for several threads: it may end the process.
+    # The interpreter may end a process of several threads; a crowd's rows are a program each.
     questions = importlib.import_module("fuseline.testing.check").ON_SMALL_CASES
-    for name in ("threads", "crowd"):  # of whose rows each is a program
+    for name in ("threads", "crowd"):
         monkeypatch.delitem(questions, name)
     report = check(SPEC, ["triton"], dtypes=[torch.float32], cases=["3x61"], level="quick")
     assert report.ok, str(report)
