@@ -25,7 +25,6 @@ NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 Function = Callable[..., Any]
-Wrap = Callable[[Any], Any]
 
 # Types of arguments that are no tensors: to look there costs less than isinstance(a, Tensor).
 _SCALARS = frozenset((float, int, bool, str, type(None)))

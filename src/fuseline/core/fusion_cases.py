@@ -12,7 +12,7 @@ from fuseline.core.spec import Case, ErrorCase, Inputs
 
 _GRID = tuple(1 << k for k in range(7, 17))  # the study's
 _BOTH = ("fusion-quick", "quick")
-# A CPU takes as long for the largest of these as for the others together.
+# A CPU takes twice as long for the largest of these as for the others together.
 _QUICK = {(128, 128): _BOTH, (512, 1024): _BOTH, (1024, 4096): _BOTH, (4096, 4096): ("quick",)}
 _CHECK = ((7, 1), (5, 2), (3, 61), (2, 3, 130), (65, 257), (9, 1027), (3, 5000), (2, 40001))
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fuseline.core.spec import Budget, Direction, Inputs, OpSpec
 
 CHUNK_ELEMENTS = 1 << 24
-CPU_CHUNK_ELEMENTS = 1 << 19  # whose temporaries fit into its caches
+CPU_CHUNK_ELEMENTS = 1 << 19  # temporaries for its caches; the checker's crowd comes in one
 LONGDOUBLE_ELEMENTS = 1 << 18
 
 # A result this wrong, relative to its size, is no yardstick for others.

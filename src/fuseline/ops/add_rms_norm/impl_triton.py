@@ -12,7 +12,8 @@ import triton.language as tl
 
 from fuseline.core.tuned import Entry, Table, Tile
 from fuseline.primitives.rms import statistics_dtype
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.parameters import TILES, finish, partial_rows, sum_long
 from fuseline.primitives.triton.rms import (
     BLOCKS,

@@ -12,10 +12,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
 from fuseline.core.batching import in_front, one, weight_in_front
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.add_rms_norm import impl_eager
 from fuseline.primitives.rms import normalised, statistics_dtype
+from fuseline.primitives.triton import Wrap
 
 _NAME = "add_rms_norm"
 _EPS = arguments.EPS

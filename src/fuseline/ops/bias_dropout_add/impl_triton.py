@@ -17,7 +17,8 @@ from torch import Tensor
 
 from fuseline.core import native
 from fuseline.primitives import philox
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rms import float64_of
 from fuseline.primitives.triton.rows import divide_up, halves
 

@@ -13,9 +13,9 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one
-from fuseline.core.contract import Wrap
 from fuseline.ops.bias_dropout_add import impl_eager
 from fuseline.primitives import philox
+from fuseline.primitives.triton import Wrap
 
 _NAME = "bias_dropout_add"
 

@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.parameters import TILES, finish
 from fuseline.primitives.triton.row_sums import block, places, rows_of_program
 from fuseline.primitives.triton.rows import divide_up, processors, vec, whole_meta

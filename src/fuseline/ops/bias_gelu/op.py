@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one, weight_in_front
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.bias_gelu import impl_eager
+from fuseline.primitives.triton import Wrap
 
 _NAME = "bias_gelu"
 # What enable() puts the CPU's kernels in the place of, with approximate="tanh".

@@ -15,7 +15,8 @@ from fuseline.core.tuned import Entry, Table, Tile
 from fuseline.ops.layer_norm.impl_triton_bwd import bwd_kernel, dx_long_kernel
 from fuseline.ops.layer_norm.impl_triton_fwd import fwd_kernel, fwd_long_kernel
 from fuseline.primitives.rms import statistics_dtype
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.parameters import finish, partial_rows, sum_long
 from fuseline.primitives.triton.rows import divide_up, halves, vec, whole_meta
 

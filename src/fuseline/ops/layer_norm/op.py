@@ -10,11 +10,11 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one, weight_in_front
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense, flat
 from fuseline.ops.layer_norm import impl_eager
 from fuseline.primitives import rms
 from fuseline.primitives.rms import statistics_dtype
+from fuseline.primitives.triton import Wrap
 
 _NAME = "layer_norm"
 # What enable() puts these kernels in the place of.

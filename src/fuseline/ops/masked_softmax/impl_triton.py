@@ -13,7 +13,8 @@ import triton
 import triton.language as tl
 
 from fuseline.core import native
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rms import divide, float64_of
 from fuseline.primitives.triton.row_sums import block, places, tile
 from fuseline.primitives.triton.rows import divide_up, halves, power_of_2, vec, whole_meta

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import in_front, one
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows
 from fuseline.ops.masked_softmax import impl_eager
 from fuseline.primitives import softmax as formulas
 from fuseline.primitives.rms import statistics_dtype
+from fuseline.primitives.triton import Wrap
 
 _NAME = "masked_softmax"
 

@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.row_sums import add_pairs, block, places, row_sums, terms, tile
 from fuseline.primitives.triton.rows import divide_up, power_of_2, vec, whole_meta
 

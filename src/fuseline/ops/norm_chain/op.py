@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, flat
 from fuseline.ops.norm_chain import impl_eager
+from fuseline.primitives.triton import Wrap
 
 _NAME = "norm_chain"
 

@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rows import divide_up, vec
 from fuseline.primitives.triton.trig import cos_sin
 

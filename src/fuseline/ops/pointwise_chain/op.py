@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import dense
 from fuseline.ops.pointwise_chain import impl_eager
+from fuseline.primitives.triton import Wrap
 
 _NAME = "pointwise_chain"
 

@@ -17,7 +17,8 @@ import triton.language as tl
 
 from fuseline.core.tuned import Table, Tile, find
 from fuseline.primitives.rms import statistics_dtype
-from fuseline.primitives.triton.launch import Grid, Wrap, launch, ready
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import Grid, launch, ready
 from fuseline.primitives.triton.parameters import TILES, finish, partial_rows, sum_long
 from fuseline.primitives.triton.rms import (
     BLOCKS,

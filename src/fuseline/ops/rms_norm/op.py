@@ -13,12 +13,12 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
 from fuseline.core.batching import in_front, one, weight_in_front
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.core.spec import Direction
 from fuseline.core.tuned import Tile
 from fuseline.ops.rms_norm import impl_eager
 from fuseline.primitives.rms import normalised, statistics_dtype
+from fuseline.primitives.triton import Wrap
 
 # What enable() puts these kernels in the place of: the schemas of torch 2.10, 2.13 and 2.15.
 ATEN = {

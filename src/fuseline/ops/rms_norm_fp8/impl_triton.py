@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rms import divide, float64_of, in_range, inverse_sqrt
 from fuseline.primitives.triton.rows import divide_up, halves, power_of_2, vec, whole_meta
 

@@ -12,10 +12,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
 from fuseline.core.batching import in_front, one, weight_in_front
-from fuseline.core.contract import Wrap
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.rms_norm_fp8 import impl_eager
 from fuseline.primitives.rms import normalised
+from fuseline.primitives.triton import Wrap
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _NAME = "rms_norm_fp8"

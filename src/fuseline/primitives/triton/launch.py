@@ -14,8 +14,9 @@ import torch
 import triton
 from triton import knobs
 
+from fuseline.primitives.triton import Wrap
+
 Grid = tuple[int, ...]
-Wrap = Callable[[Any], Any]
 
 # Read, not run in all: 3.6.0, 3.7.0 and 3.9.0 (torch 2.10 to 2.15).
 FIRST, LAST = (3, 6), (3, 9)

@@ -12,7 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.primitives.triton.launch import Wrap, launch
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rows import divide_up, power_of_2, processors, vec
 
 # Terms are summed over so many tiles of rows, then over those sums: long sums of like terms err in
