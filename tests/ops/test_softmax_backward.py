@@ -24,8 +24,7 @@ def rows(*shape: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor,
     return dy.requires_grad_(), y.requires_grad_()
 
 
-def test_there_is_no_operator_of_its_backward() -> None:
-    assert list(CONTRACT.schemas()) == ["softmax_backward", "_softmax_backward"]
+def test_schemas_in_the_binary_are_those_of_the_contract() -> None:
     for name, schema in CONTRACT.schemas().items():
         wanted = torch._C.parse_schema(f"fuseline::{name}{schema}")
         assert getattr(OPS, name).default._schema == wanted

@@ -45,11 +45,9 @@ class Contract:
     decomposed                                 the formula in differentiable torch operations
     function                                   (fwd, bwd) -> the autograd.Function over them
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
-    gradients                                  (needs, *dys, *args) -> None or a gradient for each
 
     Without `function` the operator has no operators of the second and third line: its gradient is
-    that of `decomposed` (what needs no graph itself is for `gradients`, if that is quicker) or,
-    without any of these, refused. Without `fwd_returns` the forward saves
+    that of `decomposed` or, without that too, refused. Without `fwd_returns` the forward saves
     nothing but what it takes and gives, and is the plain one. `fake`, `decomposed` and the rule
     give a tensor or, for several `returns`, a tuple of them.
     """
@@ -65,7 +63,6 @@ class Contract:
     fake_bwd: Function | None = None
     decomposed: Function | None = None
     function: Callable[[Function, Function], type[torch.autograd.Function]] | None = None
-    gradients: Function | None = None
     returns: str = "Tensor"
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
@@ -129,9 +126,7 @@ class Variant:
             return
         self.decomposed = contract.decomposed
         if contract.function is None:
-            traced, eager = (
-                _by_formula(f, contract.decomposed, contract.gradients) for f in (raw, self._eager)
-            )
+            traced, eager = (_by_formula(f, contract.decomposed) for f in (raw, self._eager))
         else:
             *saving, bwd = pair
             fwd = saving[0] if saving else raw
@@ -196,9 +191,7 @@ def _no_gradient(name: str) -> Function:
     return refuse
 
 
-def _by_formula(
-    fwd: Function, decomposed: Function, gradients: Function | None
-) -> type[torch.autograd.Function]:
+def _by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Function]:
     """The autograd.Function of an operator whose gradient is too rare for kernels of its own.
 
     The tensors come first among the arguments.
@@ -213,10 +206,8 @@ def _by_formula(
 
         @staticmethod
         def backward(ctx: Any, *dys: Tensor) -> Any:
-            saved, needs = ctx.saved_tensors, ctx.needs_input_grad
-            if gradients is not None and not wants_graph((*dys, *saved)):
-                return gradients(needs, *dys, *saved, *ctx.rest)
-            return differentiable_backward(decomposed, (*saved, *ctx.rest), needs, *dys)
+            args = (*ctx.saved_tensors, *ctx.rest)
+            return differentiable_backward(decomposed, args, ctx.needs_input_grad, *dys)
 
     return ByFormula
 

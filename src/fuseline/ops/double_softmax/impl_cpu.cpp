@@ -24,7 +24,7 @@ std::tuple<Tensor, Tensor> double_softmax_fwd(const Tensor& x, int64_t dim) {
 
 Tensor double_softmax_bwd(const Tensor& dy, const Tensor& x, Tensor stats, int64_t dim) {
   check_bwd(dy, x, stats, dim);
-  return softmax::gradient(kernels(), dy, x, dim, &stats);
+  return softmax::gradient(kernels(), 2 * softmax::kExponential, dy, x, dim, &stats);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ Tensor log_softmax(const Tensor& x, int64_t dim) {
 
 Tensor log_softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
   check_bwd(dy, y, dim);
-  return softmax::gradient(kernels(), dy, y, dim);
+  return softmax::gradient(kernels(), softmax::kExponential, dy, y, dim);
 }
 
 Takeover takeover =

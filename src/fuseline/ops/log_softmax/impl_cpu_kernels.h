@@ -51,10 +51,16 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
     const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
     const X* const y = static_cast<const X*>(a.saved) + row * a.saved_stride;
+    const X* const next_dy = softmax::next_row(dy, a.dy_stride, a.n);
+    const X* const next_y = softmax::next_row(y, a.saved_stride, a.n);
     X* const dx = static_cast<X*>(a.dx) + row * a.n;
-    const C sum = static_cast<C>(
-        sum_row<C>(a.n, [=](int64_t i, auto part) { return load<C>(dy + i, part); }));
+    const C sum = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
+      __builtin_prefetch(dx + i, 1);
+      return load<C>(dy + i, part);
+    }));
     each_vector<C>(a.n, [=](int64_t i, auto part) {
+      __builtin_prefetch(next_dy + i);
+      __builtin_prefetch(next_y + i);
       store<C>(dx + i, load<C>(dy + i, part) - vexp<C>(load<C>(y + i, part)) * sum, part);
     });
   }

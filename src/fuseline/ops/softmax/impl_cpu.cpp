@@ -17,7 +17,7 @@ Tensor softmax(const Tensor& x, int64_t dim) {
 
 Tensor softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
   check_bwd(dy, y, dim);
-  return softmax::gradient(kernels(), dy, y, dim);
+  return softmax::gradient(kernels(), 1, dy, y, dim);
 }
 
 Takeover takeover = Aten<kSoftmax, &softmax, &softmax_bwd>::takeover("CPU");

@@ -7,11 +7,31 @@
 namespace fuseline::softmax_backward {
 namespace {
 
-const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 Tensor softmax_backward(const Tensor& dy, const Tensor& y, int64_t dim) {
   check(dy, y, dim);
-  return softmax::gradient(kernels(), dy, y, dim);
+  return softmax::gradient(kernels().fwd, 1, dy, y, dim);
+}
+
+Gradients softmax_backward_bwd(const Tensor& ddx, const Tensor& dy, const Tensor& y, int64_t dim) {
+  check(ddx, dy, y, dim);
+  Gradients made{allocate_like(dy), allocate_like(y)};
+  const Columns views[] = {columns_of(ddx, dim), columns_of(dy, dim), columns_of(y, dim)};
+  const Columns& in = views[0];
+  if (in.inner == 0) return made;
+  const auto view = [&](int i) { return View{views[i].data(), views[i].stride, views[i].step}; };
+  const BwdArgs args{view(0),
+                     view(1),
+                     view(2),
+                     std::get<0>(made).mutable_data_ptr(),
+                     std::get<1>(made).mutable_data_ptr(),
+                     in.n,
+                     in.inner};
+  const int element = static_cast<int>(element_of(y));
+  const auto kernel = in.inner == 1 ? kernels().rows[element] : kernels().columns[element];
+  softmax::each(in, 1, [&](int64_t first, int64_t last) { kernel(args, first, last); });
+  return made;
 }
 
 }  // namespace
@@ -20,4 +40,5 @@ Tensor softmax_backward(const Tensor& dy, const Tensor& y, int64_t dim) {
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("softmax_backward", TORCH_BOX(&fuseline::softmax_backward::softmax_backward));
   m.impl("_softmax_backward", TORCH_BOX(&fuseline::softmax_backward::softmax_backward));
+  m.impl("_softmax_backward_bwd", TORCH_BOX(&fuseline::softmax_backward::softmax_backward_bwd));
 }

@@ -1,5 +1,3 @@
-#include "fuseline/softmax_columns_kernels.h"
-#include "impl_cpu_dispatch.h"
+#include "impl_cpu_kernels.h"
 
-const fuseline::softmax::Kernels fuseline::softmax_backward::kernels_default =
-    fuseline::softmax::kGradientKernels;
+const fuseline::softmax_backward::Kernels fuseline::softmax_backward::kernels_default = kKernels;

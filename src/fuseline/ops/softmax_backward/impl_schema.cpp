@@ -4,4 +4,5 @@
 STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
   m.def("softmax_backward(Tensor dy, Tensor y, int dim) -> Tensor");
   m.def("_softmax_backward(Tensor dy, Tensor y, int dim) -> Tensor");
+  m.def("_softmax_backward_bwd(Tensor ddx, Tensor dy, Tensor y, int dim) -> (Tensor, Tensor)");
 }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.ops.softmax_backward import impl_eager
 from fuseline.primitives import softmax as formulas
-from fuseline.primitives.rms import statistics_dtype
 
 _NAME = "softmax_backward"
-Gradients = tuple[Tensor | None, Tensor | None, None]
 
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
@@ -28,8 +28,7 @@ def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1, impl: str = "auto") -
     impl  "auto", or one of "cuda", "cpu", "eager" (the plain formula, which rounds four times).
 
     Returns dx, contiguous, with dy's shape and dtype, computed in float32 (float64 for float64) and
-    rounded once. Its own gradients are those of the formula; saved for them: dy and y.
-    Deterministic.
+    rounded once. Saved for its own gradients: dy and y. Deterministic.
     Raises TypeError (dtype, dim), ValueError (shape, device, dim, impl) or RuntimeError (an
     implementation that cannot run here) before anything is launched.
     Source: torch.ops.aten._softmax_backward_data.
@@ -55,15 +54,32 @@ def decomposed(dy: Tensor, y: Tensor, dim: int) -> Tensor:
     return formulas.gradient(dy, y, dim)
 
 
-def _gradients(needs: Sequence[bool], g: Tensor, dy: Tensor, y: Tensor, dim: int) -> Gradients:
-    """Those of the formula, the first of which is the formula again."""
-    of_dy = softmax_backward(g, y, dim) if needs[0] else None
-    if not needs[1]:
-        return of_dy, None, None
-    dtype = statistics_dtype(y)
-    g, dy, p = g.to(dtype), dy.to(dtype), y.to(dtype)
-    dy_p, g_p = ((t * p).sum(dim, keepdim=True) for t in (dy, g))
-    return of_dy, (g * (dy - dy_p)).addcmul_(dy, g_p, value=-1).to(y.dtype), None
+def _fake_bwd(ddx: Tensor, dy: Tensor, y: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    validate(dy, y, dim)
+    arguments.require_twin(_NAME, "ddx", ddx, dy, "dy")
+    return dy.new_empty(dy.shape), y.new_empty(y.shape)
+
+
+def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
+    class SoftmaxBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, dy: Tensor, y: Tensor, dim: int) -> Tensor:
+            ctx.save_for_backward(dy, y)
+            ctx.dim = dim
+            dx: Tensor = fwd(dy, y, dim)
+            return dx
+
+        @staticmethod
+        def backward(ctx: Any, ddx: Tensor) -> tuple[Tensor | None, ...]:
+            (dy, y), dim, needs = ctx.saved_tensors, ctx.dim, ctx.needs_input_grad
+            if contract.wants_graph((ddx, dy, y)):
+                return contract.differentiable_backward(decomposed, (dy, y, dim), needs, ddx)
+            if not needs[1]:  # the formula again
+                return fwd(ddx, y, dim), None, None
+            of_dy, of_y = bwd(ddx, dy, y, dim)
+            return of_dy if needs[0] else None, of_y, None
+
+    return SoftmaxBackward
 
 
 def _eager(dy: Tensor, y: Tensor, dim: int) -> Tensor:
@@ -74,9 +90,12 @@ def _eager(dy: Tensor, y: Tensor, dim: int) -> Tensor:
 CONTRACT = contract.Contract(
     name=_NAME,
     args="Tensor dy, Tensor y, int dim",
+    bwd_args="Tensor ddx, Tensor dy, Tensor y, int dim",
+    bwd_returns="(Tensor, Tensor)",
     fake=_fake,
+    fake_bwd=_fake_bwd,
     decomposed=decomposed,
+    function=_function,
     vmap=operator.vmap_over_rows(validate, along=True),
-    gradients=_gradients,
 )
 SELECTOR = contract.implementations(CONTRACT, None, _eager)

@@ -233,13 +233,5 @@ struct OfLogSoftmax {
   }
 };
 
-// Gradients alone.
-constexpr Kernels kGradientKernels = {
-    {},
-    {},
-    {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
-    {columns_gradient<double, OfSoftmax>, columns_gradient<float, OfSoftmax>,
-     columns_gradient<f16, OfSoftmax>, columns_gradient<bf16, OfSoftmax>}};
-
 }  // namespace
 }  // namespace fuseline::softmax

@@ -37,9 +37,9 @@ inline Tensor forward(const Kernels& kernels, const Tensor& x, int64_t dim,
   return y;
 }
 
-// Makes dx; `saved` is y or, where there are stats, x.
-inline Tensor gradient(const Kernels& kernels, const Tensor& dy, const Tensor& saved, int64_t dim,
-                       const Tensor* stats = nullptr) {
+// Makes dx; `saved` is y or, where there are stats, x. `cost` is that of an element.
+inline Tensor gradient(const Kernels& kernels, int64_t cost, const Tensor& dy, const Tensor& saved,
+                       int64_t dim, const Tensor* stats = nullptr) {
   Tensor dx = allocate_like(saved);
   const Columns dys = columns_of(dy, dim), in = columns_of(saved, dim);
   if (in.inner == 0) return dx;
@@ -56,7 +56,7 @@ inline Tensor gradient(const Kernels& kernels, const Tensor& dy, const Tensor& s
   const int element = static_cast<int>(element_of(saved));
   const auto kernel =
       in.inner == 1 ? kernels.rows_gradient[element] : kernels.columns_gradient[element];
-  each(in, 1, [&](int64_t first, int64_t last) { kernel(args, first, last); });
+  each(in, cost, [&](int64_t first, int64_t last) { kernel(args, first, last); });
   return dx;
 }
 

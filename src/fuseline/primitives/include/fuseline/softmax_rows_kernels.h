@@ -122,8 +122,10 @@ void gradient(const GradientArgs& a, int64_t first, int64_t last) {
     const X* const next_dy = next_row(dy, a.dy_stride, a.n);
     const X* const next_y = next_row(y, a.saved_stride, a.n);
     X* const dx = static_cast<X*>(a.dx) + row * a.n;
-    const C sum = static_cast<C>(sum_row<C>(
-        a.n, [=](int64_t i, auto part) { return load<C>(dy + i, part) * load<C>(y + i, part); }));
+    const C sum = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
+      __builtin_prefetch(dx + i, 1);
+      return load<C>(dy + i, part) * load<C>(y + i, part);
+    }));
     each_vector<C>(a.n, [=](int64_t i, auto part) {
       __builtin_prefetch(next_dy + i);
       __builtin_prefetch(next_y + i);
