@@ -18,7 +18,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x, double* counts) {
     op.sums = static_cast<T*>(sum.mutable_data_ptr());
     op.amax = static_cast<T*>(amax.mutable_data_ptr());
     op.counts = counts;
-    rows::run(op, nullptr, x);
+    rows::run(op, rows::Made<decltype(op)>{}, x);
   });
   return {sum, amax};
 }

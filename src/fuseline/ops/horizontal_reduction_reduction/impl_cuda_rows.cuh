@@ -85,8 +85,7 @@ struct Forward : rows::Alone {
   using Part = Total;
   using Again = Forward;
   using Row = Total;
-  static constexpr int INPUTS = 1, ROUNDS = 1;
-  static constexpr bool WRITES = false;
+  static constexpr int INPUTS = 1, ROUNDS = 1, OUTPUTS = 0;
   T *sums, *amax;
   double* counts;
 

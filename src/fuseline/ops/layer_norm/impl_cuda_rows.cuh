@@ -199,7 +199,7 @@ struct Forward : rows::Plain {
       const double w = weight ? static_cast<double>(to_stat(weight[col])) : 1;
       const double b = bias ? static_cast<double>(to_stat(bias[col])) : 0;
       const double y = (at(col) * scale - mean) * rstd * w + b;
-      a.out[index * a.n + col] = round_to<T, double>(y);
+      a.out.of[0][index * a.n + col] = round_to<T, double>(y);
     }
     if (again && first == 0) {
       if (mean_out) mean_out[index] = static_cast<S>(mean / scale);

@@ -83,7 +83,7 @@ struct Forward : rows::Alone {
       factor = whole(sum);
     }
     for (int64_t col = first; again && col < a.n; col += step) {
-      a.out[index * a.n + col] = round_to<T, double>(chain(col));
+      a.out.of[0][index * a.n + col] = round_to<T, double>(chain(col));
     }
   }
 };

@@ -9,13 +9,13 @@ namespace fuseline::rows {
 
 // Element k of column c of an input lies at c / inner * stride + c % inner + k * step. `rows` are
 // all columns.
-template <typename T, int INPUTS>
-struct ColumnArgs : Args<T, INPUTS> {
+template <typename T, int INPUTS, int OUTPUTS>
+struct ColumnArgs : Args<T, INPUTS, OUTPUTS> {
   int64_t step[INPUTS];
   int64_t inner;
 };
 template <typename Op>
-using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS>;
+using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
 
 // Parts that the threads of a block leave for each other at most.
 constexpr int kColumnParts = 1024;
@@ -28,7 +28,7 @@ struct Place {
   bool active;
   int64_t column;
   const T* in[Op::INPUTS];
-  T* out;
+  Places<T, Op::OUTPUTS> out;
 
   __device__ __forceinline__ Place(const ColumnArgsOf<Op>& a, int width)
       : width(width),
@@ -43,7 +43,7 @@ struct Place {
     for (int k = 0; k < Op::INPUTS; ++k) {
       in[k] = a.in[k] + slice * a.stride[k] + inside + down * a.step[k];
     }
-    out = a.out + (slice * a.n + down) * a.inner + inside;
+    out = a.out.at((slice * a.n + down) * a.inner + inside);
   }
 
   // ITEMS elements of each column, `depth` apart from row `first` of this thread's on.
@@ -73,10 +73,14 @@ struct Place {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (!there(i)) continue;
-      Values<typename Op::S, VEC> values;
+      Outputs<typename Op::S, VEC, Op::OUTPUTS> y;
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) values.v[v] = op.out(rows[v], held[v][i], Nothing{}).v[0];
-      store<T, VEC>(out + (first + static_cast<int64_t>(i) * depth) * a.inner, pack<T>(values));
+      for (int v = 0; v < VEC; ++v) {
+        const auto one = op.out(rows[v], held[v][i], Nothing{});
+#pragma unroll
+        for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
+      }
+      store_outputs<VEC>(out, (first + static_cast<int64_t>(i) * depth) * a.inner, y);
     }
   }
 

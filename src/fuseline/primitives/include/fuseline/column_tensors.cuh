@@ -2,31 +2,37 @@
 #pragma once
 
 #include "fuseline/column_launch.cuh"
-#include "fuseline/cuda_rows.h"
+#include "fuseline/row_tensors.cuh"
 
 namespace fuseline::rows {
 
-// Writes `out`, contiguous; the inputs are of its shape and dtype, which is Op::T. `dim` counts
-// from the first.
+// The same along `dim`, which counts from the first.
 template <typename Op, typename... Inputs>
-void run_along(const Op& op, int64_t dim, const Tensor& out, const Inputs&... inputs) {
+void run_along(const Op& op, int64_t dim, const Made<Op>& made, const Inputs&... inputs) {
   static_assert(sizeof...(inputs) == Op::INPUTS);
   const Columns views[] = {columns_of(inputs, dim)...};
   ColumnArgsOf<Op> a{};
   a.rows = views[0].outer * views[0].inner;
   if (a.rows == 0) return;
-  const Device device = device_of(out);
+  const Device device = device_of(made[0]);
   const DeviceScope scope(device.index);
   for (int k = 0; k < Op::INPUTS; ++k) {
     a.in[k] = static_cast<const typename Op::T*>(views[k].data());
     a.stride[k] = views[k].stride;
     a.step[k] = views[k].step;
   }
-  a.out = static_cast<typename Op::T*>(out.mutable_data_ptr());
+  for (int k = 0; k < Op::OUTPUTS; ++k) {
+    a.out.of[k] = static_cast<typename Op::T*>(made[k].mutable_data_ptr());
+  }
   a.n = views[0].n;
   a.inner = views[0].inner;
   const cudaStream_t stream = current_stream(device.index);
   FUSELINE_CUDA_CHECK(a.inner == 1 ? launch<Op>(a, op, stream) : launch_columns(a, op, stream));
+}
+
+template <typename Op, typename... Inputs>
+void run_along(const Op& op, int64_t dim, const Tensor& out, const Inputs&... inputs) {
+  run_along(op, dim, Made<Op>{out}, inputs...);
 }
 
 }  // namespace fuseline::rows

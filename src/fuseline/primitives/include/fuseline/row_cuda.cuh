@@ -3,8 +3,9 @@
 // An operator is a type Op, passed to the kernel by value:
 //   T, S             the elements, and the type computed in
 //   INPUTS, ROUNDS   tensors read; sums over the row, one after the other, or none
-//   WRITES, REPAIRS  whether there is an output besides what finish() writes; whether there are
-//                    rows, of which strange() tells, to be made otherwise, by repair()
+//   OUTPUTS          tensors written, besides by finish()
+//   REPAIRS          whether there are rows, of which strange() tells, to be made otherwise, by
+//                    repair()
 //   aligned()        whether what `ahead` loads may be loaded in packs
 //   nothing()        stands for columns that are not there
 //   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
@@ -14,7 +15,7 @@
 //   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it
 //   ahead<VEC, EARLY>  (wanted, column) -> what else `out` needs there
-//   out              (row, pack, what was ahead) -> values of the output
+//   out              (row, pack, what was ahead) -> Values of the output, or Outputs
 //   finish           (row, index): what one thread a row writes besides
 //   Again, again()   the same for rows that are read again, where changed packs are lost
 #pragma once
@@ -23,15 +24,51 @@
 
 namespace fuseline::rows {
 
-template <typename T, int INPUTS>
+// A place for each of so many tensors.
+template <typename T, int COUNT>
+struct Places {
+  T* of[COUNT];
+  __device__ __forceinline__ Places at(int64_t element) const {
+    Places moved;
+#pragma unroll
+    for (int k = 0; k < COUNT; ++k) moved.of[k] = of[k] + element;
+    return moved;
+  }
+};
+template <typename T>
+struct Places<T, 0> {};
+
+template <typename T, int INPUTS, int OUTPUTS>
 struct Args {
   const T* in[INPUTS];
   int64_t stride[INPUTS];
-  T* out;  // contiguous
+  Places<T, OUTPUTS> out;  // contiguous
   int64_t rows, n;
 };
 template <typename Op>
-using ArgsOf = Args<typename Op::T, Op::INPUTS>;
+using ArgsOf = Args<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
+
+// Values of several outputs, and those of one of them.
+template <typename S, int VEC, int COUNT>
+struct Outputs {
+  Values<S, VEC> of[COUNT];
+};
+template <typename S, int VEC, int COUNT>
+__device__ __forceinline__ const Values<S, VEC>& output(const Outputs<S, VEC, COUNT>& y, int k) {
+  return y.of[k];
+}
+template <typename S, int VEC>
+__device__ __forceinline__ const Values<S, VEC>& output(const Values<S, VEC>& y, int) {
+  return y;
+}
+
+// Writes what `out` gave.
+template <int VEC, typename T, int COUNT, typename Values>
+__device__ __forceinline__ void store_outputs(const Places<T, COUNT>& to, int64_t at,
+                                              const Values& y) {
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k) store<T, VEC>(to.of[k] + at, pack<T>(output(y, k)));
+}
 
 // A pack of each input.
 template <typename Op, int VEC>
@@ -124,7 +161,8 @@ __device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
 
 // What most operators are.
 struct Plain {
-  static constexpr bool WRITES = true, REPAIRS = false;
+  static constexpr int OUTPUTS = 1;
+  static constexpr bool REPAIRS = false;
   static bool aligned() { return true; }
 };
 // Base of operators whose `out` needs nothing besides.
@@ -183,12 +221,11 @@ struct Writer {
   }
   __device__ __forceinline__ void write(const typename Op::Row& row,
                                         const Packs<Op, VEC> (&held)[ITEMS],
-                                        typename Op::T* out) const {
+                                        const Places<typename Op::T, Op::OUTPUTS>& to) const {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      const auto y =
-          pack<typename Op::T>(op.out(row, held[i], EARLY ? ahead[EARLY ? i : 0] : of(i)));
-      if (there(i)) store<typename Op::T, VEC>(out + i * STEP, y);
+      const auto y = op.out(row, held[i], EARLY ? ahead[EARLY ? i : 0] : of(i));
+      if (there(i)) store_outputs<VEC>(to, i * STEP, y);
     }
   }
 };
@@ -223,9 +260,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     return row_part<Shape::ROW_IS_BLOCK, Shape::MAX_THREADS, ROUND>(part, ROW_THREADS);
   });
   if (active && lane == 0) op.finish(row, index);
-  if constexpr (Op::WRITES) {
+  if constexpr (Op::OUTPUTS > 0) {
     if (repaired<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, ROW_THREADS)) return;
-    writer.write(row, held, a.out + index * a.n + lane * VEC);
+    writer.write(row, held, a.out.at(index * a.n + lane * VEC));
   }
 }
 
@@ -285,8 +322,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       return;
     }
   }
-  if constexpr (Op::WRITES) {
-    writer.write(row, held, a.out + cluster.index * a.n + first);
+  if constexpr (Op::OUTPUTS > 0) {
+    writer.write(row, held, a.out.at(cluster.index * a.n + first));
   }
 #endif
 }
@@ -329,9 +366,9 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
   typename Op::Row row = op.begin(a, index);
   rounds_again<0, VEC, THREADS, HINTS>(op, row, in, cols, step, a.n);
   if (threadIdx.x == 0) op.finish(row, index);
-  if constexpr (Op::WRITES) {
+  if constexpr (Op::OUTPUTS > 0) {
     if (repaired<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
-    typename Op::T* const out = a.out + index * a.n + first;
+    const auto to = a.out.at(index * a.n + first);
     for (int64_t col = 0; col < cols; col += step) {
       Packs<Op, VEC> last;
       if constexpr (HINTS) {
@@ -340,7 +377,7 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
         last = in.template load<VEC>(col);
       }
       const auto ahead = op.template ahead<VEC, false>(true, first + col);
-      store<typename Op::T, VEC>(out + col, pack<typename Op::T>(op.out(row, last, ahead)));
+      store_outputs<VEC>(to, col, op.out(row, last, ahead));
     }
   }
 }

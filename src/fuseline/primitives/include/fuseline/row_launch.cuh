@@ -174,7 +174,10 @@ void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 template <typename Op>
 cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using T = typename Op::T;
-  bool wide = (!Op::WRITES || aligned<T>(a.out, a.n)) && op.aligned();
+  bool wide = op.aligned();
+  if constexpr (Op::OUTPUTS > 0) {
+    for (T* const out : a.out.of) wide = wide && aligned<T>(out, a.n);
+  }
   for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
   if (!wide) {
     launch_odd(a, op, s);

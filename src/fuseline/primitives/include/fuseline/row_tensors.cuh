@@ -1,14 +1,20 @@
 // Runs operators of row_cuda.cuh on tensors.
 #pragma once
 
+#include <array>
+
 #include "fuseline/cuda_rows.h"
 #include "fuseline/row_launch.cuh"
 
 namespace fuseline::rows {
 
-// Writes `out`, contiguous, if there is one; the inputs are of its shape and of dtype Op::T.
+// The tensors that an operator writes.
+template <typename Op>
+using Made = std::array<Tensor, Op::OUTPUTS>;
+
+// Writes `made`, contiguous; the inputs are of its shape and of dtype Op::T.
 template <typename Op, typename... Inputs>
-void run(const Op& op, const Tensor* out, const Inputs&... inputs) {
+void run(const Op& op, const Made<Op>& made, const Inputs&... inputs) {
   static_assert(sizeof...(inputs) == Op::INPUTS);
   const Rows views[] = {rows_of(inputs)...};
   if (views[0].rows == 0) return;
@@ -19,7 +25,11 @@ void run(const Op& op, const Tensor* out, const Inputs&... inputs) {
     a.in[k] = static_cast<const typename Op::T*>(views[k].data());
     a.stride[k] = views[k].stride;
   }
-  if (out) a.out = static_cast<typename Op::T*>(out->mutable_data_ptr());
+  if constexpr (Op::OUTPUTS > 0) {
+    for (int k = 0; k < Op::OUTPUTS; ++k) {
+      a.out.of[k] = static_cast<typename Op::T*>(made[k].mutable_data_ptr());
+    }
+  }
   a.rows = views[0].rows;
   a.n = views[0].n;
   FUSELINE_CUDA_CHECK(launch(a, op, current_stream(device.index)));
@@ -27,7 +37,7 @@ void run(const Op& op, const Tensor* out, const Inputs&... inputs) {
 
 template <typename Op, typename... Inputs>
 void run(const Op& op, const Tensor& out, const Inputs&... inputs) {
-  run(op, &out, inputs...);
+  run(op, Made<Op>{out}, inputs...);
 }
 
 }  // namespace fuseline::rows
