@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.takeovers import DTYPES, MARKS, assert_alike, calls, layouts
+from ops.takeovers import DEVICES, DTYPES, MARKS, assert_alike, calls, layouts
 from torch import Tensor
 
 import fuseline
@@ -20,8 +20,10 @@ pytestmark = MARKS
 def parameters(x: Tensor, count: int) -> list[tuple[Tensor | None, Tensor | None]]:
     """Weight and bias as ATen takes them beside x."""
     shape = x.shape[x.dim() - count :]
-    dtypes = {x.dtype, torch.float32 if x.element_size() < 4 else x.dtype}
-    pairs = [(torch.randn(shape).to(d), torch.randn(shape).to(d)) for d in dtypes]
+    dtypes = {x.dtype}  # the only one on a GPU
+    if x.device.type == "cpu" and x.element_size() < 4:
+        dtypes.add(torch.float32)
+    pairs = [torch.randn(2, *shape, device=x.device).to(d).unbind() for d in dtypes]
     found: list[tuple[Tensor | None, Tensor | None]] = [(None, None)]
     for w, b in pairs:
         found += [(w, b), (w, None)]
@@ -56,9 +58,10 @@ def assert_right(found: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
         assert gap <= 16 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_all_that_aten_takes(dtype: torch.dtype) -> None:
-    for x in layouts("cpu", dtype):
+def test_all_that_aten_takes(dtype: torch.dtype, device: str) -> None:
+    for x in layouts(device, dtype):
         for count in range(1, x.dim() + 1):
             shape, dy = list(x.shape[x.dim() - count :]), torch.randn_like(x)
             if 0 in shape:
@@ -68,11 +71,11 @@ def test_all_that_aten_takes(dtype: torch.dtype) -> None:
                 mask = [True, weight is not None, bias is not None]
                 saved = x, shape, *wanted[1:], weight, bias
                 grads = aten.native_layer_norm_backward(dy, *saved, mask)
-                before = calls("cpu", FWD), calls("cpu", BWD)
+                before = calls(device, FWD), calls(device, BWD)
                 with fuseline.enabled(["layer_norm"]):
                     found = aten.native_layer_norm(x, shape, weight, bias, 1e-5)
                     ours = aten.native_layer_norm_backward(dy, *saved, mask)
-                assert (calls("cpu", FWD), calls("cpu", BWD)) == (before[0] + 1, before[1] + 1)
+                assert (calls(device, FWD), calls(device, BWD)) == (before[0] + 1, before[1] + 1)
                 exact = exactly(x, shape, weight, bias, dy)
                 for a, b, good in zip((*found, *ours), (*wanted, *grads), exact, strict=True):
                     assert (a is None) == (b is None)
@@ -81,11 +84,12 @@ def test_all_that_aten_takes(dtype: torch.dtype) -> None:
                         assert_right(a, good, dtype)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mask", [[True, False, False], [False, True, False], [False, False, True]])
-def test_only_the_gradients_that_are_asked_for(mask: list[bool]) -> None:
-    x, w, b = torch.randn(3, 8), torch.randn(8), torch.randn(8)
+def test_only_the_gradients_that_are_asked_for(mask: list[bool], device: str) -> None:
+    x, w, b = (torch.randn(s, device=device) for s in ((3, 8), 8, 8))
     mean, rstd = aten.native_layer_norm(x, [8], w, b, 1e-5)[1:]
-    arguments = torch.randn(3, 8), x, [8], mean, rstd, w, b, mask
+    arguments = torch.randn_like(x), x, [8], mean, rstd, w, b, mask
     wanted = aten.native_layer_norm_backward(*arguments)
     with fuseline.enabled("layer_norm"):
         found = aten.native_layer_norm_backward(*arguments)
@@ -99,12 +103,13 @@ def test_only_the_gradients_that_are_asked_for(mask: list[bool]) -> None:
             torch.testing.assert_close(leaf.grad, good)
 
 
-def test_modules_run_on_it_forward_and_backward() -> None:
-    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
-    norm = torch.nn.LayerNorm((4, 5), elementwise_affine=True)
-    inputs = torch.randn(2, 5, 16, requires_grad=True), torch.randn(3, 4, 5, requires_grad=True)
+@pytest.mark.parametrize("device", DEVICES)
+def test_modules_run_on_it_forward_and_backward(device: str) -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True).to(device)
+    norm = torch.nn.LayerNorm((4, 5), elementwise_affine=True).to(device)
+    inputs = (torch.randn(s, device=device, requires_grad=True) for s in ((2, 5, 16), (3, 4, 5)))
 
-    for module, x, count in ((layer, inputs[0], 2), (norm, inputs[1], 1)):
+    for module, x, count in zip((layer, norm), inputs, (2, 1), strict=True):
         leaves = [x, *module.parameters()]
 
         def run(m: Any = module, x: Tensor = x, leaves: Any = leaves) -> tuple[Tensor, ...]:
@@ -112,9 +117,10 @@ def test_modules_run_on_it_forward_and_backward() -> None:
 
         wanted = run()
         with fuseline.enabled("layer_norm"):
-            before = calls("cpu", FWD), calls("cpu", BWD)
+            before = calls(device, FWD), calls(device, BWD)
             found = run()
-            assert (calls("cpu", FWD), calls("cpu", BWD)) == (before[0] + count, before[1] + count)
+            now = calls(device, FWD), calls(device, BWD)
+            assert now == (before[0] + count, before[1] + count)
         for a, b in zip(found, wanted, strict=True):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 

@@ -266,14 +266,6 @@ def implementations(contract: Contract, triton: Kernels | None, eager: Function)
     return Selector(contract.name, tuple(choices), on_meta=binary.public)
 
 
-def lend_backward(contract: Contract, kernels: Kernels) -> None:
-    """Has `kernels` serve the backward of a binary that holds CUDA kernels of the forward only."""
-    name = contract.name
-    if native.why_no_kernel(f"{NAMESPACE}::{name}", "cuda") is None:
-        assert kernels.bwd is not None
-        _LIBRARY.impl(f"_{name}_bwd", kernels.bwd, "CUDA")
-
-
 def native_variant(contract: Contract) -> Variant:
     """Registers the rules of the operators in the binary; without it, also their schemas."""
     binary = native.status()

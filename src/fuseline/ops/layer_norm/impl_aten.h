@@ -35,17 +35,16 @@ inline Tensor as(const Tensor& t, ScalarType dtype) {
   return t.scalar_type() == dtype ? t : torch::stable::to(t, dtype);
 }
 
-// The kernels of one backend, over the backend's own Fwd and, if it has one, Bwd.
-template <auto Fwd, auto Bwd = nullptr>
+// The kernels of one backend, over the backend's own Fwd and Bwd.
+template <auto Fwd, auto Bwd>
 struct Aten {
   inline static std::atomic<int64_t> fwd_calls{0}, bwd_calls{0};
 
   static Takeover takeover(const char* key) {
-    std::vector<StandIn> kernels{{"native_layer_norm", TORCH_BOX(&fwd), &fwd_calls}};
-    if constexpr (Bwd != nullptr) {
-      kernels.push_back({"native_layer_norm_backward", TORCH_BOX(&bwd), &bwd_calls});
-    }
-    return {"layer_norm", key, std::move(kernels)};
+    return {"layer_norm",
+            key,
+            {{"native_layer_norm", TORCH_BOX(&fwd), &fwd_calls},
+             {"native_layer_norm_backward", TORCH_BOX(&bwd), &bwd_calls}}};
   }
 
   static std::tuple<Tensor, Tensor, Tensor> fwd(const Tensor& input, std::vector<int64_t> shape,

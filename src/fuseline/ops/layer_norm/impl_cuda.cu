@@ -1,9 +1,10 @@
-// The CUDA kernels of layer_norm's forward; its backward is lent by Triton (op.py).
+// The CUDA kernels of the layer_norm operators: the forward, and all of them registered.
 #include <tuple>
 
 #include "fuseline/row_tensors.cuh"
 #include "impl_args.h"
 #include "impl_aten.h"
+#include "impl_cuda_bwd.h"
 #include "impl_cuda_rows.cuh"
 
 namespace fuseline::layer_norm {
@@ -79,7 +80,7 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_fwd(const Tensor& x, std::optional
   return with_statistics(x, std::move(weight), std::move(bias), eps, 0);
 }
 
-Takeover takeover = Aten<&with_statistics>::takeover("CUDA");
+Takeover takeover = Aten<&with_statistics, &layer_norm_bwd>::takeover("CUDA");
 
 }  // namespace
 }  // namespace fuseline::layer_norm
@@ -88,4 +89,5 @@ STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
   m.impl("layer_norm", TORCH_BOX(&fuseline::layer_norm::layer_norm));
   m.impl("_layer_norm", TORCH_BOX(&fuseline::layer_norm::layer_norm));
   m.impl("_layer_norm_fwd", TORCH_BOX(&fuseline::layer_norm::layer_norm_fwd));
+  m.impl("_layer_norm_bwd", TORCH_BOX(&fuseline::layer_norm::layer_norm_bwd));
 }

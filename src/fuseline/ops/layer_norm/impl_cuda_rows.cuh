@@ -56,17 +56,24 @@ struct Forward : rows::Plain {
     if constexpr (ROUND == 0) {
       return total<ExactSum<T>, T, VEC, ITEMS>([&](int i, int v) { return held[i].v[0].v[v]; });
     } else {
-      S squares = 0;
+      S squares[VEC] = {};  // few terms each: beside an outlier's square all others are rounded
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         // Half types are bound by instructions, so a branch for the pack; the others by latency.
         if (sizeof(T) == 2 && !there(i)) continue;
-        for (S& x : held[i].v[0].v) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          S& x = held[i].v[0].v[v];
           x = sizeof(T) == 2 || there(i) ? x - row.mean : 0;
-          squares += x * x;
+          squares[v] += x * x;
         }
       }
-      return {squares};
+#pragma unroll
+      for (int width = VEC / 2; width > 0; width /= 2) {
+#pragma unroll
+        for (int v = 0; v < width; ++v) squares[v] += squares[v + width];
+      }
+      return {squares[0]};
     }
   }
   template <int ROUND>
@@ -120,11 +127,15 @@ struct Forward : rows::Plain {
       if constexpr (sizeof(T) == 2) {
         if (wanted) v = __ldg(reinterpret_cast<const uint4*>(at));
       } else {
+#ifdef __CUDA_ARCH__
         asm("{\n.reg .pred wanted;\nsetp.ne.s32 wanted, %5, 0;\n"
             "mov.u32 %0, 0;\nmov.u32 %1, 0;\nmov.u32 %2, 0;\nmov.u32 %3, 0;\n"
             "@wanted ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
             : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
             : "l"(at), "r"(static_cast<int>(wanted)));
+#else
+        if (wanted) v = *reinterpret_cast<const uint4*>(at);
+#endif
       }
       return v;
     }

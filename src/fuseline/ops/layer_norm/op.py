@@ -257,4 +257,3 @@ def _eager(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) ->
 
 _TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
 SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
-contract.lend_backward(CONTRACT, _TRITON)

@@ -1,34 +1,10 @@
 // Asynchronous copies from memory to shared memory.
 #pragma once
 
+#include "fuseline/async_packs.cuh"
 #include "fuseline/packs.cuh"
 
 namespace fuseline {
-
-// Copies 16 bytes to shared memory without waiting for them; GPUs before sm_80 wait.
-__device__ __forceinline__ void copy16(void* to, const void* from) {
-#if __CUDA_ARCH__ >= 800
-  const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-#else
-  *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
-#endif
-}
-
-// Ends a batch of this thread's copies.
-__device__ __forceinline__ void end_batch() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-
-// Waits until at most `LATER` of this thread's batches are on their way.
-template <int LATER>
-__device__ __forceinline__ void wait_for_batch() {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
-#endif
-}
 
 // Bytes of shared memory that hold `elements` from any address on.
 template <typename T>

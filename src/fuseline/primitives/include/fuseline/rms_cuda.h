@@ -65,6 +65,40 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   }));
 }
 
+// Writes dx and dweight where there is a place for them; what a kind has besides is in `p`.
+template <Kind KIND>
+void run_backward(BwdProblem& p, const Tensor& dy, const Tensor& x,
+                  const std::optional<Tensor>& weight, const Tensor& rstd, const Tensor* dx,
+                  const Tensor* dweight) {
+  const Device device = device_of(x);
+  const Rows view = rows_of(x), grad = rows_of(dy);
+  p.dy = grad.data();
+  p.x = view.data();
+  p.weight = data_or_null(weight);
+  p.rstd = rstd.const_data_ptr();
+  p.dx = dx ? dx->mutable_data_ptr() : nullptr;
+  p.dweight = dweight ? dweight->mutable_data_ptr() : nullptr;
+  p.rows = view.rows;
+  p.dy_stride = grad.stride;
+  p.x_stride = view.stride;
+  p.n = view.n;
+  p.sms = sm_count(device.index);
+  p.stream = current_stream(device.index);
+  FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
+    using T = std::remove_pointer_t<decltype(t)>;
+    const auto sums = allocate_sums(bwd_sums<T, KIND>(p), device);
+    p.sums = sums ? sums->mutable_data_ptr() : nullptr;
+    p.parts = bwd_parts<T, KIND>(p);
+    std::optional<Tensor> partial;
+    if (const int64_t planes = (p.dweight != nullptr) + (p.dbias != nullptr)) {
+      const int64_t sizes[] = {planes, p.parts, p.n};
+      partial = allocate(IntHeaderOnlyArrayRef(sizes, 3), stat_dtype(x.scalar_type()), device);
+      p.partial = partial->mutable_data_ptr();
+    }
+    return launch_bwd<T, KIND>(p);
+  }));
+}
+
 // dx (plus `added`, if ADDS and there is one) and dweight, each empty where it is not asked for.
 template <bool ADDS>
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor>& added,
@@ -72,48 +106,22 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor
                                     const Tensor& rstd, bool need_dx, bool need_dweight,
                                     double weight_offset) {
   need_dweight = need_dweight && weight;
-  const Device device = device_of(x);
-  const DeviceScope scope(device.index);
+  const DeviceScope scope(device_of(x).index);
   Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
   Tensor dweight = need_dweight ? allocate_like(*weight) : allocate_none(x);
   if (x.sizes()[x.dim() - 1] == 0 || !(need_dx || need_dweight)) return {dx, dweight};
 
-  const Rows view = rows_of(x);
-  const Rows grad = rows_of(dy);
   BwdProblem p{};
-  p.dy = grad.data();
-  p.x = view.data();
-  p.weight = data_or_null(weight);
-  p.rstd = rstd.const_data_ptr();
-  p.dx = need_dx ? dx.mutable_data_ptr() : nullptr;
-  p.dweight = need_dweight ? dweight.mutable_data_ptr() : nullptr;
-  p.rows = view.rows;
-  p.dy_stride = grad.stride;
-  p.x_stride = view.stride;
-  p.n = view.n;
   p.weight_offset = weight_offset;
   p.weight_type = weight_type(x, weight);
-  p.sms = sm_count(device.index);
-  p.stream = current_stream(device.index);
   std::optional<Rows> addends;
   if (ADDS && added && need_dx) {
     addends = rows_of(*added);
     p.added = addends->data();
     p.added_stride = addends->stride;
   }
-  FUSELINE_CUDA_CHECK(for_dtype(x.scalar_type(), [&](auto* t) {
-    using T = std::remove_pointer_t<decltype(t)>;
-    const auto sums = allocate_sums(bwd_sums<T, ADDS>(p), device);
-    p.sums = sums ? sums->mutable_data_ptr() : nullptr;
-    p.parts = bwd_parts<T, ADDS>(p);
-    std::optional<Tensor> partial;
-    if (need_dweight) {
-      const int64_t sizes[] = {p.parts, p.n};
-      partial = allocate(IntHeaderOnlyArrayRef(sizes, 2), stat_dtype(x.scalar_type()), device);
-      p.partial = partial->mutable_data_ptr();
-    }
-    return launch_bwd<T, ADDS>(p);
-  }));
+  run_backward<kind_of(ADDS)>(p, dy, x, weight, rstd, need_dx ? &dx : nullptr,
+                              need_dweight ? &dweight : nullptr);
   return {dx, dweight};
 }
 

@@ -1,100 +1,11 @@
-// Backward kernels of the root-mean-square norm. With xhat = x * rstd and g = dy *
-// (weight_offset + weight):
-//   dx = rstd * (g - xhat * mean(g * xhat)),   dweight = sum over rows of dy * xhat.
-// If ADDS, dx has `added` added to it before it is rounded.
-// Weight gradients are summed without atomics: registers -> one partial row a block -> finish.
+// Backward kernels of the norms of rms_cuda_bwd_row.cuh. Parameters' gradients are summed without
+// atomics: registers -> one partial row a block -> finish.
 #pragma once
 
 #include "fuseline/async.cuh"
-#include "fuseline/rms_cuda_math.cuh"
+#include "fuseline/rms_cuda_bwd_row.cuh"
 
 namespace fuseline::rms {
-
-// What is added to dx, if it is not null: the gradient that x has from elsewhere.
-template <typename T, bool ADDS>
-struct Addend {};
-template <typename T>
-struct Addend<T, true> {
-  const T* added;
-  int64_t added_stride;
-};
-
-// Rows of dy and x with one stride each; dx is contiguous, partial is (blocks, n). weight may be
-// null, weight_offset is 0 then; a null dx or partial is a gradient that nobody asked for.
-template <typename T, typename W, bool ADDS>
-struct BwdArgs : Addend<T, ADDS> {
-  const T* dy;
-  const T* x;
-  const W* weight;
-  const Stat<T>* rstd;
-  T* dx;
-  Stat<T>* partial;
-  int64_t rows;
-  int64_t dy_stride;
-  int64_t x_stride;
-  int64_t n;
-  Stat<T> inv_n;
-  Stat<T> weight_offset;
-};
-
-template <typename S, int VEC>
-__device__ __forceinline__ Values<S, VEC> times(Values<S, VEC> a, S b) {
-#pragma unroll
-  for (int v = 0; v < VEC; ++v) a.v[v] *= b;
-  return a;
-}
-template <typename S, int VEC>
-__device__ __forceinline__ Values<S, VEC> times(Values<S, VEC> a, const Values<S, VEC>& b) {
-#pragma unroll
-  for (int v = 0; v < VEC; ++v) a.v[v] *= b.v[v];
-  return a;
-}
-
-// g for one pack.
-template <typename S, typename W, int VEC>
-__device__ __forceinline__ Values<S, VEC> weighted(Values<S, VEC> dy, const W* weight, S offset,
-                                                   int64_t col) {
-  return weight ? times(dy, unpack<S>(load<W, VEC>(weight + col), offset)) : dy;
-}
-
-// dx for one pack, given mean(g * xhat) of its row.
-template <typename S, int VEC>
-__device__ __forceinline__ Values<S, VEC> gradient(const Values<S, VEC>& xhat, Values<S, VEC> g,
-                                                   S rstd, S mean) {
-#pragma unroll
-  for (int v = 0; v < VEC; ++v) g.v[v] = rstd * (g.v[v] - xhat.v[v] * mean);
-  return g;
-}
-
-// dx for one pack, with what is added to it, if anything is.
-template <typename T, typename W, bool ADDS, typename S, int VEC>
-__device__ __forceinline__ Pack<T, VEC> sum_with(const BwdArgs<T, W, ADDS>& a, const T* added,
-                                                 const Values<S, VEC>& dx) {
-  if constexpr (ADDS) {
-    if (a.added) return pack<T>(plus(dx, unpack<S>(load<T, VEC>(added))));
-  }
-  return pack<T>(dx);
-}
-
-// Tensors that have a room for each row or tile in shared memory: x, dy and what is added.
-template <bool ADDS>
-constexpr int kRooms = ADDS ? 3 : 2;
-
-// A weight that a thread keeps gets its offset when it is loaded, if it is of the statistics' type;
-// half types stay packed and get it whenever they are unpacked.
-template <typename S, typename W, int VEC>
-__device__ __forceinline__ Pack<W, VEC> keep(Pack<W, VEC> weight, S offset) {
-  if constexpr (std::is_same_v<W, S>) {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) weight.v[v] += offset;
-  }
-  return weight;
-}
-template <typename S, typename W, int VEC>
-__device__ __forceinline__ Values<S, VEC> kept(const Pack<W, VEC>& weight, S offset) {
-  if constexpr (std::is_same_v<W, S>) return unpack<S>(weight);
-  return unpack<S>(weight, offset);
-}
 
 // How a block works on rows: ITEMS accesses of VEC elements a thread, rows of several warps or of
 // part of one. Shared memory holds STAGES rows, of which one is being worked on; with one stage the
@@ -109,7 +20,7 @@ struct BwdShape {
   static_assert(STAGES > 1 || !KEEP, "what is kept leaves its place too early");
 };
 
-// Rows that a thread adds to its part of dweight before it writes that part out; the parts are
+// Rows that a thread adds to its parts of dweight and dbias before it writes these out; parts are
 // added in fp64. A longer sum of like terms errs in one direction.
 constexpr int kRowsInTurn = 64;
 
@@ -171,23 +82,24 @@ __device__ __forceinline__ void write_warps(Stat<T> (&acc)[Shape::ITEMS][Shape::
 
 // Owns rows blockIdx, blockIdx + gridDim, ... (times the rows a block holds at once) and, for
 // them, all columns; reads x and dy once from memory, rows ahead of need; writes dx and, every
-// kRowsInTurn rows, a partial row of dweight. Each thread copies the packs that it reads, so the
+// kRowsInTurn rows, a partial row of each plane. Each thread copies the packs that it reads, so the
 // pipeline needs no barrier. Needs n <= row_threads * ITEMS * VEC.
-template <typename T, typename W, typename Shape, bool ADDS>
+template <typename T, typename W, typename Shape, Kind KIND>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_kernel(const __grid_constant__ BwdArgs<T, W, ADDS> a, int log_row_threads, int room) {
+    bwd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int log_row_threads, int room) {
   using S = Stat<T>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
-  constexpr bool MULTI_WARP = Shape::MULTI_WARP, KEEP = Shape::KEEP;
+  constexpr bool MULTI_WARP = Shape::MULTI_WARP, KEEP = Shape::KEEP, ADDS = KIND == Kind::kAdds;
+  constexpr bool CENTRED = kIsCentred<KIND>;
   extern __shared__ __align__(16) unsigned char shared[];
-  __shared__ S scratch[2][kWarp];
+  __shared__ S scratch[2][kSums<KIND>][Shape::MAX_THREADS / kWarp];
   const int row_threads = MULTI_WARP ? blockDim.x : 1 << log_row_threads;
   const int groups = MULTI_WARP ? 1 : blockDim.x >> log_row_threads;
   const int lane = MULTI_WARP ? threadIdx.x : threadIdx.x & (row_threads - 1);
   const int group = MULTI_WARP ? 0 : threadIdx.x >> log_row_threads;
   const int n = static_cast<int>(a.n), first = lane * VEC, step = row_threads * VEC;
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * groups;
-  constexpr int ROOMS = kRooms<ADDS>;
+  constexpr int ROOMS = kRooms<KIND>;
   unsigned char* const rooms = shared + group * (STAGES * ROOMS * room);  // of this group
 
   int64_t ahead = static_cast<int64_t>(blockIdx.x) * groups + group;  // the next row to copy
@@ -223,18 +135,19 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   Pack<W, VEC> weights[ITEMS];
   load_weight(a.weight, first, step, n, weights);
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
-  S acc[ITEMS][VEC] = {};
+  for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.offset());
+  S acc[kPlanes<KIND>][ITEMS][VEC] = {};
   int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group;
   int64_t part = blockIdx.x;
-  S rstd_ahead = row < a.rows ? a.rstd[row] : S(0);
+  Moments<S, KIND> moments_ahead;
+  if (row < a.rows) moments_ahead = a.moments(row);
   int place = 0, turn = 0;
   // All groups of a block run the same number of rounds: sums need every lane.
   for (int64_t base = static_cast<int64_t>(blockIdx.x) * groups; base < a.rows;
        base += row_step, row += row_step) {
     const bool active = MULTI_WARP || row < a.rows;
-    const S rstd = rstd_ahead;
-    if (row + row_step < a.rows) rstd_ahead = a.rstd[row + row_step];
+    const Moments<S, KIND> moments = moments_ahead;
+    if (row + row_step < a.rows) moments_ahead = a.moments(row + row_step);
     const T* const x = reinterpret_cast<const T*>(rooms + place);
     const T* const dy = reinterpret_cast<const T*>(rooms + place + room);
     const T* const added = reinterpret_cast<const T*>(rooms + place + 2 * room);
@@ -242,51 +155,73 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     wait_for_batch<STAGES - 1>();
     place = place + ROOMS * room == STAGES * ROOMS * room ? 0 : place + ROOMS * room;
 
+    // A centred norm's g is dy until the second use, which knows xhat's shift.
     Values<S, VEC> xhat[KEEP ? ITEMS : 1], g[KEEP ? ITEMS : 1];
-    S dot = 0;
+    S sums[kSums<KIND>] = {};
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = first + i * step, k = KEEP ? i : 0;
       if (!active || col >= n) continue;
-      xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
+      xhat[k] = normalised(unpack<S>(load<T, VEC>(x + col)), moments);
       const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy + col));
-      g[k] = times(d, kept<S>(weights[i], a.weight_offset));
+      const Values<S, VEC> product = times(d, kept<S>(weights[i], a.offset()));
+      g[k] = CENTRED ? d : product;
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        acc[i][v] += d.v[v] * xhat[k].v[v];
-        dot += g[k].v[v] * xhat[k].v[v];
+        if constexpr (!CENTRED) acc[0][i][v] += d.v[v] * xhat[k].v[v];
+        add<KIND>(sums, product.v[v], xhat[k].v[v]);
       }
     }
-    S mean = 0;
-    if (a.dx) mean = row_sum<MULTI_WARP>(dot, row_threads, scratch[turn & 1]) * a.inv_n;
+    Means<S, KIND> means;
+    if (a.wants_means()) {
+      row_sums<MULTI_WARP>(sums, row_threads, scratch[turn & 1]);
+      means = means_of<KIND>(sums, a.inv_n);
+    }
     T* const dx = a.dx + row * a.n;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = first + i * step, k = KEEP ? i : 0;
-      if (active && col < n && a.dx) {
+      if (active && col < n && (CENTRED || a.dx)) {
         if constexpr (!KEEP) {
-          xhat[k] = times(unpack<S>(load<T, VEC>(x + col)), rstd);
-          g[k] = times(unpack<S>(load<T, VEC>(dy + col)), kept<S>(weights[i], a.weight_offset));
+          xhat[k] = normalised(unpack<S>(load<T, VEC>(x + col)), moments);
+          g[k] = unpack<S>(load<T, VEC>(dy + col));
         }
-        store<T, VEC>(dx + col, sum_with(a, added + col, gradient(xhat[k], g[k], rstd, mean)));
+        if constexpr (CENTRED) {
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) {
+            add_centred(acc[0][i][v], acc[1][i][v], xhat[k].v[v], g[k].v[v], means.shift);
+          }
+        }
+        if constexpr (CENTRED || !KEEP) g[k] = times(g[k], kept<S>(weights[i], a.offset()));
+        if (!CENTRED || a.dx) {
+          const Values<S, VEC> own = gradient(xhat[k], g[k], moments.rstd, means);
+          store<T, VEC>(dx + col, sum_with(a, added + col, own));
+        }
       }
       if constexpr (STAGES == 1) copy_item(i);
     }
     if constexpr (STAGES == 1) next_row();
     ++turn;
     if constexpr (MULTI_WARP) {
-      if (a.partial && (turn % kRowsInTurn == 0 || base + row_step >= a.rows)) {
-        write_part(acc, a.partial + part * a.n, first, step, n);
+      if (a.wants_columns() && (turn % kRowsInTurn == 0 || base + row_step >= a.rows)) {
+#pragma unroll
+        for (int k = 0; k < kPlanes<KIND>; ++k) {
+          if (a.partial[k]) write_part(acc[k], a.partial[k] + part * a.n, first, step, n);
+        }
         part += gridDim.x;
       }
     }
   }
   if constexpr (!MULTI_WARP) {
-    if (!a.partial) return;
+    if (!a.wants_columns()) return;
     wait_for_batch<0>();
-    __syncthreads();
-    write_warps<T, Shape>(acc, reinterpret_cast<S*>(shared), a.partial + part * a.n, n,
-                          row_threads);
+#pragma unroll
+    for (int k = 0; k < kPlanes<KIND>; ++k) {
+      if (!a.partial[k]) continue;
+      __syncthreads();
+      write_warps<T, Shape>(acc[k], reinterpret_cast<S*>(shared), a.partial[k] + part * a.n, n,
+                            row_threads);
+    }
   }
 }
 

@@ -29,14 +29,17 @@ __device__ __forceinline__ void move_sums(S (&acc)[ITEMS][VEC], S (&total)[ITEMS
   }
 }
 
-// Reads x and dy once, ahead of need; writes dx and partial rows of dweight as bwd_kernel does.
-template <typename T, typename W, typename Shape, bool ADDS>
+// Reads x and dy once, ahead of need; writes dx and partial rows of dweight as bwd_kernel does. Not
+// for centred norms: three sums would be exchanged.
+template <typename T, typename W, typename Shape, Kind KIND>
 __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
-    bwd_grid_kernel(const __grid_constant__ BwdArgs<T, W, ADDS> a,
+    bwd_grid_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a,
                     const __grid_constant__ GridPlan plan) {
 #if __CUDA_ARCH__ >= 900
   using S = Stat<T>;
-  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STEP = Shape::STEP, ROOMS = kRooms<ADDS>;
+  static_assert(!kIsCentred<KIND>);
+  constexpr bool ADDS = KIND == Kind::kAdds;
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STEP = Shape::STEP, ROOMS = kRooms<KIND>;
   extern __shared__ __align__(16) unsigned char rooms[];
   __shared__ Arrival arrivals[kMaxPlaces];
   __shared__ double warps[2][Shape::WARPS];
@@ -80,7 +83,7 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
       if (lane == 1)
         turns[turn % 2].rstd = rstd, turns[turn % 2].mean = static_cast<S>(sum) * a.inv_n;
     } else if (turn < block.rows) {
-      const S rstd = turns[(turn + 1) % 2].next_rstd;
+      const Moments<S, KIND> moments{turns[(turn + 1) % 2].next_rstd};
       const T* const x = reinterpret_cast<const T*>(rooms + in.index * ROOMS * room) + first;
       const T* const dy = x + plan.slice;
       arrivals[in.index].wait(in.parity);
@@ -89,7 +92,7 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         if (i * STEP >= cols) continue;
-        const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + i * STEP)), rstd);
+        const Values<S, VEC> xhat = normalised(unpack<S>(load<T, VEC>(x + i * STEP)), moments);
         const Values<S, VEC> d = unpack<S>(load<T, VEC>(dy + i * STEP));
         const Values<S, VEC> g = times(d, kept<S>(weights[i], a.weight_offset));
 #pragma unroll
@@ -104,9 +107,9 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
       if constexpr (Shape::TWO_SUMS) {
         if (ends(kRowsInSum)) move_sums(acc, second);
       }
-      if (a.partial && ends(kRowsInPart<Shape>)) {
+      if (a.partial[0] && ends(kRowsInPart<Shape>)) {
         const int64_t row = block.group + turn / kRowsInPart<Shape> * plan.groups;
-        S* const part = a.partial + row * a.n + block.begin + first;
+        S* const part = a.partial[0] + row * a.n + block.begin + first;
         if constexpr (Shape::TWO_SUMS) {
           write_part(second, part, 0, STEP, cols);
         } else {
@@ -118,6 +121,8 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
     if (due < 0) continue;
 
     const BwdTurn<S> now = turns[turn % 2];
+    const Moments<S, KIND> moments{now.rstd};
+    const Means<S, KIND> means({now.mean});
     const T* const x = reinterpret_cast<const T*>(rooms + out.index * ROOMS * room) + first;
     const T* const dy = x + plan.slice;
     const T* const added = dy + plan.slice;
@@ -127,11 +132,11 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (i * STEP >= cols) continue;
-      const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + i * STEP)), now.rstd);
+      const Values<S, VEC> xhat = normalised(unpack<S>(load<T, VEC>(x + i * STEP)), moments);
       const Values<S, VEC> g =
           times(unpack<S>(load<T, VEC>(dy + i * STEP)), kept<S>(weights[i], a.weight_offset));
       store<T, VEC>(dx + i * STEP,
-                    sum_with(a, added + i * STEP, gradient(xhat, g, now.rstd, now.mean)));
+                    sum_with(a, added + i * STEP, gradient(xhat, g, now.rstd, means)));
     }
   }
 #endif

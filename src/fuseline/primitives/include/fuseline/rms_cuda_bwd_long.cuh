@@ -1,87 +1,123 @@
-// The backward of rows that no block can hold, and the sum of the partial rows of dweight.
+// The backward of rows that no block can hold, and the sum of the partial rows.
 #pragma once
 
 #include "fuseline/rms_cuda_bwd.cuh"
 
 namespace fuseline::rms {
 
-// Owns one row of any length; reads x and dy twice; writes dx. Sums as fwd_long_kernel does.
-template <typename T, typename W, int VEC, bool ADDS>
-__global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W, ADDS> a) {
+// Owns one row of any length; reads x and dy twice; writes dx and, of a centred norm, the shift.
+// Sums as fwd_long_kernel does.
+template <typename T, typename W, int VEC, Kind KIND>
+__global__ void __launch_bounds__(kMaxBlock, 1) bwd_long_dx_kernel(BwdArgs<T, W, KIND> a) {
   using S = Stat<T>;
-  __shared__ double scratch[kWarp];
+  constexpr int SUMS = kSums<KIND>;
+  __shared__ double scratch[SUMS][kWarp];
   const int64_t row = blockIdx.x;
   const T* x = a.x + row * a.x_stride;
   const T* dy = a.dy + row * a.dy_stride;
-  const S rstd = a.rstd[row];
+  const Moments<S, KIND> moments = a.moments(row);
   const int64_t first = static_cast<int64_t>(threadIdx.x) * VEC;
   const int64_t step = static_cast<int64_t>(blockDim.x) * VEC;
 
-  double dot = 0;
+  double sums[SUMS] = {};
   for (int64_t start = first; start < a.n; start += kPacksAtOnce / 2 * step) {
-    S part = 0;
+    S parts[SUMS] = {};
 #pragma unroll
     for (int i = 0; i < kPacksAtOnce / 2; ++i) {
       const int64_t col = start + i * step;
       if (col >= a.n) break;
       const Values<S, VEC> px = unpack<S>(load<T, VEC>(x + col));
       const Values<S, VEC> g =
-          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.weight_offset, col);
+          weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.offset(), col);
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) part += g.v[v] * (px.v[v] * rstd);
+      for (int v = 0; v < VEC; ++v) add<KIND>(parts, g.v[v], moments.xhat(px.v[v]));
     }
-    dot += part;
+#pragma unroll
+    for (int k = 0; k < SUMS; ++k) sums[k] += parts[k];
   }
-  const S mean = static_cast<S>(row_sum<true>(dot, blockDim.x, scratch) / static_cast<double>(a.n));
+  row_sums<true>(sums, blockDim.x, scratch);
+#pragma unroll
+  for (double& sum : sums) sum /= static_cast<double>(a.n);
+  const Means<S, KIND> means(sums);
+  if constexpr (kIsCentred<KIND>) {
+    if (threadIdx.x == 0 && a.shift) a.shift[row] = means.shift;
+    if (!a.dx) return;
+  }
 #pragma unroll 2
   for (int64_t col = first; col < a.n; col += step) {
     const Values<S, VEC> g =
-        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.weight_offset, col);
-    const Values<S, VEC> xhat = times(unpack<S>(load<T, VEC>(x + col)), rstd);
+        weighted<S, W, VEC>(unpack<S>(load<T, VEC>(dy + col)), a.weight, a.offset(), col);
+    Values<S, VEC> xhat = normalised(unpack<S>(load<T, VEC>(x + col)), moments);
+    if constexpr (kIsCentred<KIND>) {
+#pragma unroll
+      for (S& v : xhat.v) v -= means.shift;
+    }
     const T* added = nullptr;
-    if constexpr (ADDS) added = a.added + row * a.added_stride + col;
-    store<T, VEC>(a.dx + row * a.n + col, sum_with(a, added, gradient(xhat, g, rstd, mean)));
+    if constexpr (KIND == Kind::kAdds) added = a.added + row * a.added_stride + col;
+    const Values<S, VEC> own = gradient(xhat, g, moments.rstd, means);
+    store<T, VEC>(a.dx + row * a.n + col, sum_with(a, added, own));
   }
 }
 
-// Owns blockDim * VEC columns and every gridDim.y-th row; writes one partial row for them. Sums of
-// kRowsAtOnce rows are added in fp64: one long sum in fp32 would lose the budget's last bits.
-template <typename T, typename W, int VEC, bool ADDS>
-__global__ void bwd_long_dweight_kernel(BwdArgs<T, W, ADDS> a) {
+// Owns blockDim * VEC columns and every gridDim.y-th row; writes one partial row of each plane for
+// them. Sums of kRowsAtOnce rows are added in fp64: one long sum in fp32 would lose the budget's
+// last bits.
+template <typename T, typename W, int VEC, Kind KIND>
+__global__ void bwd_long_columns_kernel(BwdArgs<T, W, KIND> a) {
   using S = Stat<T>;
-  constexpr int kRowsAtOnce = 16;
+  constexpr int kRowsAtOnce = 16, PLANES = kPlanes<KIND>;
   const int64_t col = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * VEC;
   if (col >= a.n) return;
-  double total[VEC] = {};
+  double total[PLANES][VEC] = {};
   for (int64_t first = blockIdx.y; first < a.rows; first += int64_t{kRowsAtOnce} * gridDim.y) {
-    S acc[VEC] = {};
+    S acc[PLANES][VEC] = {};
 #pragma unroll 4
     for (int i = 0; i < kRowsAtOnce; ++i) {
       const int64_t row = first + int64_t{gridDim.y} * i;
       if (row >= a.rows) break;
-      const S rstd = a.rstd[row];
+      const Moments<S, KIND> moments = a.moments(row);
       const Values<S, VEC> x = unpack<S>(load<T, VEC>(a.x + row * a.x_stride + col));
       const Values<S, VEC> dy = unpack<S>(load<T, VEC>(a.dy + row * a.dy_stride + col));
+      if constexpr (kIsCentred<KIND>) {
+        const S shift = a.partial[0] ? a.shift[row] : S(0);
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) acc[v] += dy.v[v] * (x.v[v] * rstd);
+        for (int v = 0; v < VEC; ++v) {
+          S xhat = moments.xhat(x.v[v]);
+          add_centred(acc[0][v], acc[1][v], xhat, dy.v[v], shift);
+        }
+      } else {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) acc[0][v] += dy.v[v] * moments.xhat(x.v[v]);
+      }
     }
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) total[v] += acc[v];
+    for (int k = 0; k < PLANES; ++k) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) total[k][v] += acc[k][v];
+    }
   }
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) a.partial[blockIdx.y * a.n + col + v] = static_cast<S>(total[v]);
+  for (int k = 0; k < PLANES; ++k) {
+    if (!a.partial[k]) continue;
+    S* const part = a.partial[k] + blockIdx.y * a.n + col;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) part[v] = static_cast<S>(total[k][v]);
+  }
 }
 
-// Owns VEC columns a lane; reads all partial rows in a fixed order, warps side by side; writes
-// dweight, rounded once. Adds in fp64: in fp32 these few sums of large numbers cost more accuracy
-// than the many before them.
+// Owns VEC columns a lane of one plane; reads all its partial rows in a fixed order, warps side by
+// side; writes dweight or, of plane 1, dbias, rounded once. Adds in fp64: in fp32 these few sums of
+// large numbers cost more accuracy than the many before them.
 template <typename S, typename W, int VEC, int WARPS>
 __global__ void __launch_bounds__(WARPS* kWarp)
-    bwd_finish_kernel(const S* partial, int parts, int64_t n, W* dweight) {
+    bwd_finish_kernel(const S* partial, int64_t plane, int parts, int64_t n, W* first_out,
+                      W* second_out) {
   constexpr int COLS = kWarp * VEC, AT_ONCE = 8;
   __shared__ double sums[WARPS][COLS];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * COLS, col = first + lane * VEC;
+  W* const out = blockIdx.y ? second_out : first_out;
+  partial += blockIdx.y * plane;
   double sum[VEC] = {};
   for (int start = warp; start < parts; start += AT_ONCE * WARPS) {
     Pack<S, VEC> loaded[AT_ONCE];
@@ -105,7 +141,7 @@ __global__ void __launch_bounds__(WARPS* kWarp)
   double total = 0;
 #pragma unroll
   for (int w = 0; w < WARPS; ++w) total += sums[w][mine];
-  dweight[first + mine] = round_to<W, double>(total);
+  out[first + mine] = round_to<W, double>(total);
 }
 
 }  // namespace fuseline::rms

@@ -6,30 +6,31 @@
 namespace fuseline::rms {
 
 template <typename T, typename W>
-__device__ Tiles<T> addends(const BwdArgs<T, W, true>& a) {
+__device__ Tiles<T> addends(const BwdArgs<T, W, Kind::kAdds>& a) {
   return {a.added, a.rows, a.added_stride, static_cast<int>(a.n)};
 }
 
 // Tensors whose tiles are brought.
-template <typename T, typename W, bool ADDS>
-__device__ int brought(const BwdArgs<T, W, ADDS>& a) {
-  if constexpr (ADDS) return a.added ? 3 : 2;
+template <typename T, typename W, Kind KIND>
+__device__ int brought(const BwdArgs<T, W, KIND>& a) {
+  if constexpr (KIND == Kind::kAdds) return a.added ? 3 : 2;
   return 2;
 }
 
 // Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
 // of one row for each ROW_THREADS threads of the block (or of one row, if ROW_IS_BLOCK) and all
 // columns of them: a thread has lane, lane + row_threads, .... Reads x and dy once from memory, a
-// tile ahead of need; writes dx by element and partial rows of dweight as bwd_kernel does.
-template <typename T, typename W, typename Shape, bool ADDS>
+// tile ahead of need; writes dx by element and partial rows as bwd_kernel does.
+template <typename T, typename W, typename Shape, Kind KIND>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, ADDS> a, int room) {
+    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int room) {
   using S = Stat<T>;
   constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
-  constexpr int ROOMS = kRooms<ADDS>;
-  constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP;
+  constexpr int ROOMS = kRooms<KIND>;
+  constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP, ADDS = KIND == Kind::kAdds;
+  constexpr bool CENTRED = kIsCentred<KIND>;
   extern __shared__ __align__(16) unsigned char rooms[];
-  __shared__ S scratch[2][kWarp];
+  __shared__ S scratch[2][kSums<KIND>][Shape::MAX_THREADS / kWarp];
   __shared__ Arrival arrivals[STAGES];
   const int row_threads = ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
   const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
@@ -53,24 +54,24 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(brought(a));
   __syncthreads();
   for (int stage = 0; stage < STAGES; ++stage) bring(stage);
-  S weights[ITEMS], acc[ITEMS][1] = {};
+  S weights[ITEMS], acc[kPlanes<KIND>][ITEMS][1] = {};
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int col = i * row_threads + lane;
-    weights[i] =
-        col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) + a.weight_offset : S(1);
+    weights[i] = col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) + a.offset() : S(1);
   }
   __syncthreads();
 
   int64_t part = blockIdx.x;
-  S rstd_ahead = first + group < a.rows ? a.rstd[first + group] : S(0);
+  Moments<S, KIND> moments_ahead;
+  if (first + group < a.rows) moments_ahead = a.moments(first + group);
   int stage = 0, turn = 0;
   unsigned parity = 0;
   for (; first < a.rows; first += step) {
     const int64_t row = first + group;
     const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
-    const S rstd = rstd_ahead;
-    if (row + step < a.rows) rstd_ahead = a.rstd[row + step];
+    const Moments<S, KIND> moments = moments_ahead;
+    if (row + step < a.rows) moments_ahead = a.moments(row + step);
     arrivals[stage].wait(parity);
     const T* x = xs.place(rooms + ROOMS * stage * room, first) + group * n + lane;
     const T* dy = dys.place(rooms + (ROOMS * stage + 1) * room, first) + group * n + lane;
@@ -80,48 +81,68 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
         added = addends(a).place(rooms + (3 * stage + 2) * room, first) + group * n + lane;
       }
     }
-    S xhat[ITEMS], g[ITEMS], dot = 0;
+    S xhat[ITEMS], g[ITEMS], sums[kSums<KIND>] = {};
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * row_threads;
-      xhat[i] = col < cols ? to_stat(x[col]) * rstd : S(0);
+      xhat[i] = col < cols ? moments.xhat(to_stat(x[col])) : S(0);
       g[i] = col < cols ? to_stat(dy[col]) : S(0);
-      acc[i][0] += g[i] * xhat[i];
+      if constexpr (CENTRED) {
+        add<KIND>(sums, g[i] * weights[i], xhat[i]);  // g is dy until xhat's shift is known
+        continue;
+      }
+      acc[0][i][0] += g[i] * xhat[i];
       g[i] *= weights[i];
-      dot += g[i] * xhat[i];
+      add<KIND>(sums, g[i], xhat[i]);
       if constexpr (ADDS) {
         // dx but for what the mean takes off it: the tile will not be there for long.
-        g[i] = fma(rstd, g[i], added && col < cols ? to_stat(added[col]) : S(0));
+        g[i] = fma(moments.rstd, g[i], added && col < cols ? to_stat(added[col]) : S(0));
       }
     }
-    const S mean = row_sum<ROW_IS_BLOCK>(dot, row_threads, scratch[turn & 1]) * a.inv_n;
+    row_sums<ROW_IS_BLOCK>(sums, row_threads, scratch[stage]);
+    const auto means = means_of<KIND>(sums, a.inv_n);
     if constexpr (!ROW_IS_BLOCK) __syncthreads();
     bring(stage);  // all have read this tile
+    if constexpr (CENTRED) {
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        add_centred(acc[0][i][0], acc[1][i][0], xhat[i], g[i], means.shift);
+        g[i] *= weights[i];
+      }
+    }
     if (a.dx) {
       T* const dx = a.dx + row * a.n + lane;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const int col = i * row_threads;
         if (col >= cols) continue;
-        dx[col] =
-            round_to<T, S>(ADDS ? g[i] - xhat[i] * (rstd * mean) : rstd * (g[i] - xhat[i] * mean));
+        if constexpr (ADDS) {
+          dx[col] = round_to<T, S>(g[i] - xhat[i] * (moments.rstd * means.product));
+        } else {
+          dx[col] = round_to<T, S>(gradient(xhat[i], g[i], moments.rstd, means));
+        }
       }
     }
     stage ^= 1;
     parity ^= stage == 0;
-    if (ROW_IS_BLOCK && a.partial && (++turn % kRowsInTurn == 0 || first + step >= a.rows)) {
+    if (ROW_IS_BLOCK && a.wants_columns() &&
+        (++turn % kRowsInTurn == 0 || first + step >= a.rows)) {
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) {
-        const int col = i * row_threads + lane;
-        if (col < n) a.partial[part * a.n + col] = acc[i][0];
-        acc[i][0] = 0;
+      for (int k = 0; k < kPlanes<KIND>; ++k) {
+        if (a.partial[k]) write_part(acc[k], a.partial[k] + part * a.n, lane, row_threads, n);
       }
       part += gridDim.x;
     }
   }
-  if (ROW_IS_BLOCK || !a.partial) return;
-  __syncthreads();
-  write_warps<T, Shape>(acc, reinterpret_cast<S*>(rooms), a.partial + part * a.n, n, row_threads);
+  if constexpr (!ROW_IS_BLOCK) {
+#pragma unroll
+    for (int k = 0; k < kPlanes<KIND>; ++k) {
+      if (!a.partial[k]) continue;
+      __syncthreads();
+      write_warps<T, Shape>(acc[k], reinterpret_cast<S*>(rooms), a.partial[k] + part * a.n, n,
+                            row_threads);
+    }
+  }
 }
 
 }  // namespace fuseline::rms

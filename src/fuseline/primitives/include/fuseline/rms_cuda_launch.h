@@ -12,6 +12,10 @@ using e4m3 = __nv_fp8_e4m3;
 
 enum class WeightType { kSame, kFloat };
 
+// Of a backward: that of the root mean square; with something added to dx; layer norm's.
+enum class Kind { kPlain, kAdds, kCentred };
+constexpr Kind kind_of(bool adds) { return adds ? Kind::kAdds : Kind::kPlain; }
+
 struct FwdProblem {
   const void* x;
   const void* residual;  // this and new_residual: where launch_fwd adds
@@ -34,12 +38,14 @@ struct FwdProblem {
 
 struct BwdProblem {
   const void* dy;
-  const void* added;  // to dx, where launch_bwd adds; may be null
+  const void* added;  // to dx, of Kind::kAdds; may be null
   const void* x;
   const void* weight;
+  const void* mean;  // of Kind::kCentred, as is dbias
   const void* rstd;
   void* dx;
   void* dweight;
+  void* dbias;
   void* partial;
   int64_t rows;
   int64_t dy_stride;
@@ -48,7 +54,7 @@ struct BwdProblem {
   int64_t n;
   int64_t blocks;  // or groups of blocks that share rows
   int64_t parts;
-  void* sums;  // exchanged by these, where bwd_sums asks for them
+  void* sums;  // exchanged by these or by kernels, where bwd_sums asks for them
   double weight_offset;
   WeightType weight_type;
   int sms;
@@ -60,18 +66,18 @@ struct BwdProblem {
 // added and T is not double, e4m3.
 template <typename T, bool ADDS, typename Y = T>
 cudaError_t launch_fwd(const FwdProblem& p);
-template <typename T, bool ADDS>
+template <typename T, Kind KIND>
 cudaError_t launch_bwd(const BwdProblem& p);
 
-// Sets p.blocks and returns the rows of the partial buffer that launch_bwd needs, which depend on
-// the shape and the GPU.
-template <typename T, bool ADDS>
+// Sets p.blocks and returns the rows that launch_bwd needs in the partial buffer for each gradient
+// of a parameter, which depend on the shape and the GPU.
+template <typename T, Kind KIND>
 int64_t bwd_parts(BwdProblem& p);
 
 // How many sums of 8 bytes a launch exchanges through memory; most do not.
 template <typename T, bool ADDS, typename Y = T>
 int64_t fwd_sums(const FwdProblem& p);
-template <typename T, bool ADDS>
+template <typename T, Kind KIND>
 int64_t bwd_sums(const BwdProblem& p);
 
 }  // namespace fuseline::rms

@@ -1,0 +1,223 @@
+// CUDA C++ on a CPU: what kernels ask of the language, the device and the runtime. One block runs
+// at a time, each of its threads a fiber that runs until it has to wait for others, and each warp
+// as far as it can: who reads too late what another warp writes again, or too early what one has
+// yet to write, reads something else. Tests reverse the order of fibers as well.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#undef __shared__
+#define __shared__ static
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#undef __grid_constant__
+#define __grid_constant__
+
+inline uint3 threadIdx, blockIdx;
+inline dim3 blockDim, gridDim;
+
+namespace emulator {
+
+constexpr int kWarp = 32, kMostThreads = 1024, kStack = 128 << 10;
+constexpr int kSms = 2;                 // so few that blocks have several rows
+constexpr int kMostShared = 227 << 10;  // bytes of a block, as on Hopper
+
+alignas(128) inline unsigned char shared[kMostShared];
+inline bool backwards = false;  // the order of the fibers
+
+// Threads that wait for each other.
+struct Meeting {
+  int members = 0, arrived = 0;
+  unsigned round = 0;
+
+  bool complete() {
+    if (arrived < members) return false;
+    arrived = 0, ++round;
+    return true;
+  }
+};
+
+struct Fiber {
+  struct Copy {
+    void* to;
+    const void* from;
+  };
+  ucontext_t context;
+  std::unique_ptr<char[]> stack{new char[kStack]};
+  const Meeting* waits_for = nullptr;
+  unsigned round = 0;  // of the meeting that it waits for
+  bool done = false;
+  std::vector<std::vector<Copy>> copies;  // in batches, the last one open
+  bool ready() const { return !done && (!waits_for || waits_for->round != round); }
+};
+
+struct Warp {
+  Meeting meeting;
+  unsigned turn[kWarp] = {};
+  double values[2][kWarp];  // of a shuffle and of the next, which some lanes may have come to
+};
+
+inline Fiber fibers[kMostThreads];
+inline Warp warps[kMostThreads / kWarp];
+inline Meeting block;
+inline ucontext_t scheduler;
+inline int current;
+inline const std::function<void()>* body;
+
+inline void meet(Meeting& meeting) {
+  ++meeting.arrived;
+  Fiber& fiber = fibers[current];
+  fiber.waits_for = &meeting, fiber.round = meeting.round;
+  if (!meeting.complete()) swapcontext(&fiber.context, &scheduler);
+  fiber.waits_for = nullptr;
+}
+
+inline void run_fiber() {
+  (*body)();
+  fibers[current].done = true;
+  for (Meeting* m : {&block, &warps[current / kWarp].meeting}) --m->members, m->complete();
+}
+
+inline void begin(int threads) {
+  block = Meeting{threads};
+  for (int t = 0; t < threads; ++t) {
+    if (t % kWarp == 0) warps[t / kWarp] = Warp{{std::min(kWarp, threads - t)}};
+    Fiber& fiber = fibers[t];
+    fiber.done = false, fiber.waits_for = nullptr, fiber.copies.assign(1, {});
+    getcontext(&fiber.context);
+    fiber.context.uc_stack = {fiber.stack.get(), 0, kStack};
+    fiber.context.uc_link = &scheduler;
+    makecontext(&fiber.context, run_fiber, 0);
+  }
+}
+
+inline bool run_thread(int thread) {
+  current = thread;
+  if (!fibers[thread].ready()) return false;
+  threadIdx = {static_cast<unsigned>(thread), 0, 0};
+  swapcontext(&scheduler, &fibers[thread].context);
+  return true;
+}
+
+// Until all of its threads wait for other warps'.
+inline bool run_warp(int first, int lanes) {
+  bool ran = false;
+  for (bool again = true; again; ran |= again) {
+    again = false;
+    for (int i = 0; i < lanes; ++i) again |= run_thread(first + (backwards ? lanes - 1 - i : i));
+  }
+  return ran;
+}
+
+inline void run_block(int threads) {
+  begin(threads);
+  const int count = (threads + kWarp - 1) / kWarp;
+  for (bool ran = true; ran;) {
+    ran = false;
+    for (int i = 0; i < count; ++i) {
+      const int first = (backwards ? count - 1 - i : i) * kWarp;
+      ran |= run_warp(first, std::min(kWarp, threads - first));
+    }
+  }
+  if (block.members) std::fprintf(stderr, "threads wait for each other for ever\n"), std::abort();
+}
+
+// What `kernel<<<grid, threads, bytes, stream>>>` is called.
+template <typename... Parameters>
+auto on(void (*kernel)(Parameters...), dim3 grid, int threads, int bytes, cudaStream_t) {
+  return [=](const Parameters&... arguments) {
+    const std::function<void()> call = [&] { kernel(arguments...); };
+    if (bytes > kMostShared || threads > kMostThreads) std::abort();
+    body = &call, gridDim = grid, blockDim = dim3(threads);
+    for (unsigned i = 0; i < grid.x * grid.y; ++i) {
+      blockIdx = {i % grid.x, i / grid.x, 0};
+      std::memset(shared, 0xff, sizeof(shared));  // NaN
+      run_block(threads);
+    }
+  };
+}
+
+// What `lane` of the calling thread's warp gives.
+template <typename T, typename Lane>
+T shuffle(T value, const Lane& lane) {
+  static_assert(sizeof(T) <= sizeof(double));
+  Warp& warp = warps[current / kWarp];
+  const int own = current % kWarp;
+  double* const values = warp.values[warp.turn[own]++ % 2];
+  std::memcpy(values + own, &value, sizeof(T));
+  meet(warp.meeting);
+  std::memcpy(&value, values + lane(own), sizeof(T));
+  return value;
+}
+
+}  // namespace emulator
+
+inline void __syncthreads() { emulator::meet(emulator::block); }
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int mask) {
+  return emulator::shuffle(value, [=](int lane) { return lane ^ mask; });
+}
+inline int __any_sync(unsigned, int mine) {
+  int any = 0;
+  for (int i = 0; i < emulator::kWarp; ++i) any |= __shfl_xor_sync(0, mine, i);
+  return any;
+}
+
+using std::isfinite;
+using std::max;
+using std::min;
+inline float __uint_as_float(unsigned bits) {
+  float value;
+  std::memcpy(&value, &bits, sizeof(value));
+  return value;
+}
+template <typename T>
+T __ldg(const T* p) {
+  return *p;
+}
+inline double rsqrt(double v) { return 1 / std::sqrt(v); }
+inline float rsqrtf(float v) { return static_cast<float>(rsqrt(v)); }
+inline float __frsqrt_rn(float v) { return rsqrtf(v); }
+
+// Named in what no kernel here does.
+size_t __cvta_generic_to_shared(const void*);
+long long __double_as_longlong(double);
+double __longlong_as_double(long long);
+
+extern "C" {
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  return *value = emulator::kMostShared, cudaSuccess;
+}
+// No GPU that has clusters or grids that are resident as a whole.
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int*, const void*, int, size_t) {
+  return cudaErrorUnknown;
+}
+cudaError_t cudaOccupancyMaxActiveClusters(int*, const void*, const cudaLaunchConfig_t*) {
+  return cudaErrorUnknown;
+}
+cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t*, const void*, void**) { std::abort(); }
+cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t) { std::abort(); }
+}
+template <typename Kernel>
+cudaError_t cudaFuncSetAttribute(Kernel*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, Kernel*) {
+  return cudaErrorUnknown;
+}

@@ -1,0 +1,254 @@
+"""CUDA kernels where there is no GPU: compiled for the CPU, a block at a time (emulator.h).
+
+What this cannot see: clusters, grids that are resident as a whole, and bulk copies, which are
+those of GPUs before sm_90 here; and how quick anything is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src/fuseline"
+HEADERS = SOURCE / "primitives/include/fuseline"
+CXX = os.environ.get("CXX") or shutil.which("g++")
+NVCC = shutil.which("nvcc")
+ROOTS = [os.environ.get("CUDA_HOME"), NVCC and Path(NVCC).resolve().parents[1], "/usr/local/cuda"]
+CUDA = next((Path(r) for r in ROOTS if r and (Path(r) / "include/cuda_bf16.h").exists()), None)
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+NAMES = {F32: "f32", F64: "f64", BF16: "bf16"}
+ROWS = 7  # more than blocks, so that some have several
+
+pytestmark = [
+    pytest.mark.usefixtures("seed"),
+    pytest.mark.skipif(not CXX, reason="no C++ compiler"),
+    pytest.mark.skipif(CUDA is None, reason="no headers of CUDA"),
+]
+
+
+@pytest.fixture
+def seed():
+    torch.manual_seed(0)
+
+
+def for_a_cpu(text: str) -> str:
+    """What g++ cannot read of CUDA C++: launches, and shared memory of a size known then."""
+    shared = r"extern __shared__ __align__\(16\) unsigned char (\w+)\[\]"
+    text = re.sub(shared, r"unsigned char* const \1 = emulator::shared", text)
+    return re.sub(r"(\w+(?:<[\w\s,]*>)?)\s*<<<(.*?)>>>", r"emulator::on(\1, \2)", text, flags=re.S)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cuda_on_cpu")
+    (folder / "fuseline").mkdir()
+    for path in HEADERS.glob("*.*h"):
+        (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
+    shutil.copy(HERE / "async_packs.cuh", folder / "fuseline")
+    include = [f"-I{p}" for p in (folder, HERE, SOURCE / "ops/layer_norm")]
+
+    def library(name: str) -> ctypes.CDLL:
+        command = [CXX, "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *include]
+        command += ["-isystem", CUDA / "include", HERE / f"{name}.cpp", "-o", folder / name]
+        subprocess.run(command, check=True)
+        return ctypes.CDLL(str(folder / name))
+
+    return library
+
+
+@pytest.fixture(scope="module")
+def backward(build):
+    return build("backward")
+
+
+@pytest.fixture(scope="module")
+def forward(build):
+    return build("forward")
+
+
+def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:
+    pointers = [ctypes.c_void_p(None if t is None else t.data_ptr()) for t in tensors]
+    as_c = [ctypes.c_double(v) if isinstance(v, float) else ctypes.c_int64(v) for v in numbers]
+    getattr(library, name)(*pointers, *as_c)
+
+
+def wide(t: Tensor) -> np.ndarray:
+    return t.double().numpy().astype(np.longdouble)
+
+
+def narrow(a: np.ndarray, dtype: torch.dtype) -> Tensor:
+    return torch.from_numpy(a.astype(np.float64)).to(dtype)
+
+
+def rows(shape, dtype, mean=0.0, spread=1.0, stride=None) -> Tensor:
+    """Rows that begin an element off a multiple of 16 bytes if they have a stride of their own."""
+    count, n = shape
+    x = mean + spread * torch.randn(shape, dtype=F64)
+    storage = torch.empty(1 + count * (stride or n), dtype=dtype)
+    view = storage[1 if stride else 0 :].as_strided(shape, (stride or n, 1), 1 if stride else 0)
+    return view.copy_(x)
+
+
+def normalised(x: Tensor, centred: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """xhat, mean and rstd; by differences, which are exact, since x may be all mean."""
+    v = wide(x)
+    last = v[:, -1:] if centred else 0  # is no outlier
+    v = v - last
+    rest = v.mean(1, keepdims=True) if centred else 0
+    v = v - rest
+    with np.errstate(divide="ignore", invalid="ignore"):  # one element has no spread
+        rstd = 1 / np.sqrt((v**2).mean(1, keepdims=True))
+        return v * rstd, last + rest, rstd
+
+
+def gradients(dy: Tensor, x: Tensor, weight: Tensor | None, centred: bool):
+    """dx, dweight and dbias in long double, and the scale of each row of dx."""
+    d, (xhat, _, rstd) = wide(dy), normalised(x, centred)
+    g = d if weight is None else d * wide(weight)
+    off = xhat * (g * xhat).mean(1, keepdims=True)
+    off += g.mean(1, keepdims=True) if centred else 0
+    scale = rstd * abs(g).max(1, keepdims=True)
+    return rstd * (g - off), (d * xhat).sum(0), d.sum(0), scale
+
+
+def run_backward(library, dy, x, weight, need=(1, 1, 1), centred=True) -> list[Tensor | None]:
+    """The gradients that are asked for, which the order of threads may not change."""
+    n, own = x.shape[1], F64 if x.dtype == F64 else F32
+    _, mean, rstd = normalised(x, centred)
+    mean, rstd = narrow(mean, own) if centred else None, narrow(rstd, own)
+    wider = x.dtype == BF16 and (weight is None or weight.dtype == F32)
+    kind = NAMES[x.dtype] + ("_f32" if wider else "")
+    parameter = own if weight is None else weight.dtype
+    found = []
+    for backwards in (0, 1):
+        out = [torch.full(x.shape, float("nan"), dtype=x.dtype)]
+        out += [torch.full((n,), float("nan"), dtype=parameter) for _ in range(2)]
+        out = [t if wanted else None for t, wanted in zip(out, need, strict=True)]
+        tensors = [dy, x, weight, mean, rstd, *out]
+        name = f"{'layer' if centred else 'rms'}_norm_{kind}"
+        call(library, name, tensors, [len(x), dy.stride(0), x.stride(0), n, backwards])
+        found.append(out)
+    for a, b in zip(*found, strict=True):
+        assert a is None or torch.equal(a, b)
+    return found[0]
+
+
+def assert_gradients(found, dy, x, weight, centred=True, limit=6) -> None:
+    *exact, scale = gradients(dy, x, weight, centred)
+    scales = [scale, *(abs(e).max() for e in exact[1:])]
+    for got, right, size in zip(found, exact, scales, strict=True):
+        if got is not None:
+            assert (abs(wide(got) - right) / size).max() <= limit * torch.finfo(got.dtype).eps
+
+
+HELD = {F32: [64, 252, 512, 1024, 4096, 8192, 16384], F64: [32, 512, 2048, 8192],
+        BF16: [64, 504, 1024, 2048, 16384]}  # fmt: skip
+LENGTHS = [(d, n) for d, held in HELD.items() for n in (*held, 20000)]  # all of 16 bytes
+ODD = [(F32, n) for n in (2, 3, 61, 131, 255, 1027, 4095, 8191, 20001)]
+ODD += [(F64, 61), (F64, 1027), (F64, 4097), (BF16, 1027), (BF16, 8191)]
+
+
+@pytest.mark.parametrize(("dtype", "n"), LENGTHS + ODD, ids=str)
+def test_layer_norms_backward(backward, dtype, n) -> None:
+    dy, x = rows((ROWS, n), dtype), rows((ROWS, n), dtype, mean=0.5)
+    weight = torch.randn(n, dtype=F64).to(dtype)
+    assert_gradients(run_backward(backward, dy, x, weight), dy, x, weight)
+
+
+@pytest.mark.parametrize("n", [3, 61, 64, 1024, 1027, 16384, 20000, 20001])
+@pytest.mark.parametrize(("dtype", "mean"), [(F32, 1e4), (F64, 1e7)])
+def test_a_mean_of_ten_million_spreads_costs_no_digits(backward, dtype, mean, n) -> None:
+    dy, x = rows((ROWS, n), dtype), rows((ROWS, n), dtype, mean, 1e-3)
+    x[:, 1] += 4e-3  # in fp32 all may be equal
+    assert_gradients(run_backward(backward, dy, x, None), dy, x, None, limit=8)
+
+
+@pytest.mark.parametrize("n", [61, 1024, 1027, 20000])
+def test_only_what_is_asked_for(backward, n) -> None:
+    dy, x = rows((ROWS, n), F32), rows((ROWS, n), F32)
+    for weight in (torch.randn(n), None):
+        whole = run_backward(backward, dy, x, weight)
+        assert_gradients(whole, dy, x, weight)
+        for need in product((0, 1), repeat=3):
+            some = run_backward(backward, dy, x, weight, need)
+            for wanted, a, b in zip(need, some, whole, strict=True):
+                assert torch.equal(a, b) if wanted else a is None
+
+
+@pytest.mark.parametrize(("dtype", "n"), [(F32, 256), (F32, 2048), (BF16, 1024), (F32, 20000)])
+def test_rows_askew(backward, dtype, n) -> None:
+    dy, x = rows((ROWS, n), dtype), rows((ROWS, n), dtype, stride=n + 3)
+    weight = torch.randn(n)
+    assert_gradients(run_backward(backward, dy, x, weight), dy, x, weight)
+
+
+@pytest.mark.parametrize("n", [61, 64, 255, 1024, 1101])
+def test_more_rows_than_one_sum_takes(backward, n) -> None:
+    dy, x, weight = rows((300, n), F32), rows((300, n), F32), torch.randn(n)
+    assert_gradients(run_backward(backward, dy, x, weight), dy, x, weight)
+
+
+@pytest.mark.parametrize("n", [1, 5, 64, 20000])
+def test_no_rows_and_rows_of_one_element(backward, n) -> None:
+    weight = torch.randn(n)
+    for count in {0, 1 if n == 1 else 0}:
+        dx, dweight, dbias = run_backward(backward, *(torch.ones(2, count, n)), weight)
+        assert not dx.any()
+        assert not dweight.any()
+        assert torch.equal(dbias, torch.full((n,), float(count)))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "n"), [c for c in LENGTHS + ODD if c[0] == F32 or c == (BF16, 1024)], ids=str
+)
+def test_rms_norms_backward(backward, dtype, n) -> None:
+    dy, x, weight = rows((ROWS, n), dtype), rows((ROWS, n), dtype), torch.randn(n).to(dtype)
+    for need in ((1, 1, 0), (1, 0, 0)):
+        found = run_backward(backward, dy, x, weight, need, centred=False)
+        assert_gradients(found, dy, x, weight, centred=False)
+
+
+def run_forward(library, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    found = []
+    for backwards in (0, 1):
+        y = torch.full(x.shape, float("nan"), dtype=x.dtype)
+        name = f"forward_{NAMES[x.dtype]}"
+        call(library, name, [x, weight, bias, y, None, None], [*x.shape, 0.0, backwards])
+        found.append(y)
+    assert torch.equal(*found)
+    return found[0]
+
+
+def assert_norm(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor, limit: float) -> None:
+    """In ULP of y or the bias, whichever is larger."""
+    right = normalised(x, True)[0] * wide(weight) + wide(bias)
+    size = np.maximum(abs(right), abs(wide(bias)))
+    ulp = np.ldexp(np.longdouble(torch.finfo(y.dtype).eps), np.frexp(size)[1] - 1)
+    assert (abs(wide(y) - right) / ulp).max() <= limit
+
+
+@pytest.mark.parametrize(("dtype", "n"), LENGTHS + ODD[1:], ids=str)
+def test_layer_norms_forward(forward, dtype, n) -> None:
+    x, weight, bias = (rows(s, dtype)[0] if s[0] == 1 else rows(s, dtype)
+                       for s in ((2, n), (1, n), (1, n)))  # fmt: skip
+    assert_norm(run_forward(forward, x, weight, bias), x, weight, bias, 6)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(F32, 1e8), (F64, 1e12)])
+@pytest.mark.parametrize("n", [61, 1024, 4000, 20000, 20001])
+def test_an_outliers_square_hides_no_other(forward, n, dtype, scale) -> None:
+    x = rows((1, n), dtype)
+    x[:, 0] = scale
+    one, zero = torch.ones(n, dtype=dtype), torch.zeros(n, dtype=dtype)
+    assert_norm(run_forward(forward, x, one, zero), x, one, zero, 5)
