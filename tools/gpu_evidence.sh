@@ -15,6 +15,8 @@
 #         known   ncu's counts beside kernels whose bytes, FLOPs and instructions are known (1 minute)
 #         ncu     90 cells from 1.5 us to 4 ms, and 64 of them beside Nsight Compute (8 minutes; resumes)
 #         again   40 cells 20 times, and how often the comparison errs on them (10 minutes)
+#         fusion  the fusion suite of $OPS (all) with the arguments $FUSION (fp32, forward): a table and a heat map each
+#                 (2 minutes an operator; resumes)
 #         second  tests, week12 and checks on cuda:1 (a machine of two GPUs)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,9 +33,9 @@ install() {
   python3 -m fuselab doctor
 }
 
-measure() { # NAME ARGUMENTS...: runs, then reports
+measure() { # NAME OPERATOR ARGUMENTS...: runs, then reports
   local run=$runs/$1
-  python3 -m fuselab run rms_norm --out "$run" "${@:2}" 2>&1 | tee "$out/$1.log" | tail -n 12 || missed=1
+  python3 -m fuselab run --out "$run" "${@:2}" 2>&1 | tee "$out/$1.log" | tail -n 12 || missed=1
   python3 -m fuselab report "$run" --html "$run/report.html" --markdown "$out/$1.md"
   python3 -m fuselab export "$run" --format csv >"$out/$1.csv"
 }
@@ -43,16 +45,16 @@ for step in "$@"; do
   wheel) install | tee "$out/wheel.txt" ;;
   tests) make gpu-test VENV=0 2>&1 | tee "$out/gpu-test.txt" | tail -n 15 ;;
   host) python3 tools/paired.py host | tee "$out/host.txt" ;;
-  week12) measure week12 --suite week12 ;;
+  week12) measure week12 rms_norm --suite week12 ;;
   seed)
-    measure seed-rmsnorm --suite seed-rmsnorm
+    measure seed-rmsnorm rms_norm --suite seed-rmsnorm
     python3 -m fuselab report "$runs/seed-rmsnorm" --html "$runs/seed-rmsnorm/report.html" \
       --markdown "$out/seed-rmsnorm.md" --picture "$out/bandwidth.svg" --dtype bf16
     ;;
-  nine) measure nine --case 4x2048x4096 --dtype bf16 --metrics all ;;
+  nine) measure nine rms_norm --case 4x2048x4096 --dtype bf16 --metrics all ;;
   known) python3 tools/known_counts.py | tee "$out/known_counts.txt" || missed=1 ;;
   ncu)
-    measure ncu --case 4x128x128 --case 4x512x4096 --case 4x2048x16384 \
+    measure ncu rms_norm --case 4x128x128 --case 4x512x4096 --case 4x2048x16384 \
       --dtype fp32 --dtype fp16 --dtype bf16 \
       --impl eager --impl native --impl triton --impl cuda --impl compile
     python3 tools/against_ncu.py "$runs/ncu" | tee "$out/against-ncu.txt" || missed=1
@@ -61,12 +63,20 @@ for step in "$@"; do
     python3 tools/same_again.py measure "$runs/again"
     python3 tools/same_again.py judge "$runs/again" | tee "$out/again.txt" || missed=1
     ;;
+  fusion)
+    for op in ${OPS:-softmax log_softmax double_softmax softmax_backward layer_norm norm_chain pointwise_chain \
+      horizontal_reduction_pointwise horizontal_reduction_reduction bias_gelu bias_dropout_add}; do
+      read -ra arguments <<<"${FUSION:---dtype fp32 --direction fwd}"
+      measure "fusion-$op" "$op" --suite fusion --precision quick "${arguments[@]}"
+    done
+    python3 tools/fusion_tables.py "$out" "$out"/fusion-*.csv
+    ;;
   second)
     python3 -m pytest -m gpu -k second tests/ops 2>&1 | tee "$out/second-tests.txt" | tail -n 3
-    measure second-week12 --suite week12 --device cuda:1
+    measure second-week12 rms_norm --suite week12 --device cuda:1
     python3 -m fuselab check rms_norm --device cuda:1 --level quick 2>&1 | tee "$out/second-check.txt"
     ;;
-  *) echo "gpu_evidence: no step '$step'; there are: wheel tests host week12 seed nine known ncu again second" >&2; exit 2 ;;
+  *) echo "gpu_evidence: no step '$step'; there are: wheel tests host week12 seed nine known ncu again fusion second" >&2; exit 2 ;;
   esac
 done
 exit "$missed" # a bar missed or a cell that failed does not keep the next step from its own

@@ -9,7 +9,7 @@ from fuselab.rivals import liger, quack
 from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
-ALL = (liger.RMS_NORM, quack.RMS_NORM)
+ALL = (liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX)
 
 
 def of(op: str) -> dict[str, Rival]:

@@ -27,4 +27,40 @@ def _bind_rms_norm(ops: Any) -> Callable[..., Tensor]:
     return rms_norm
 
 
-RMS_NORM = Rival("liger", "rms_norm", "liger-kernel", "liger_kernel.ops", _bind_rms_norm)
+def _bind_layer_norm(ops: Any) -> Callable[..., Tensor]:
+    apply = ops.LigerLayerNormFunction.apply
+
+    def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        y: Tensor = apply(x, weight, bias, eps)
+        return y
+
+    return layer_norm
+
+
+def _limit_of_layer_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> str | None:
+    return "it needs a weight and a bias" if weight is None or bias is None else None
+
+
+def _bind_softmax(ops: Any) -> Callable[..., Tensor]:
+    apply = ops.LigerSoftmaxFunction.apply
+
+    def softmax(x: Tensor, dim: int = -1) -> Tensor:
+        y: Tensor = apply(x)
+        return y
+
+    return softmax
+
+
+def _limit_of_softmax(x: Tensor, dim: int = -1) -> str | None:
+    return None if dim in (-1, x.dim() - 1) else f"it knows the last dimension only, not {dim}"
+
+
+def _rival(op: str, bind: Any, **limit: Any) -> Rival:
+    return Rival("liger", op, "liger-kernel", "liger_kernel.ops", bind, **limit)
+
+
+RMS_NORM = _rival("rms_norm", _bind_rms_norm)
+LAYER_NORM = _rival("layer_norm", _bind_layer_norm, limit=_limit_of_layer_norm)
+SOFTMAX = _rival("softmax", _bind_softmax, limit=_limit_of_softmax)
