@@ -74,7 +74,8 @@ def test_a_mean_of_ten_million_spreads_costs_no_digits(
     integers = (shifted / accuracy.ulp(x.double(), dtype)).long()
     exact = n * integers - integers.sum(1, keepdim=True)
     forward, backward = worst(x, impl, shifted, exact.double())
-    assert forward <= (8 if dtype == torch.float64 else 2)
+    # CUDA rounds what it makes of fp32 four times.
+    assert forward <= (8 if dtype == torch.float64 else 3 if impl == "cuda" else 2)
     assert backward <= 8
 
 

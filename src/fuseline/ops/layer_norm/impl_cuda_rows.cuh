@@ -88,10 +88,11 @@ struct Forward : rows::Plain {
       row.strange = !(var * kMost >= 1 && var <= kMost);
     }
   }
-  __device__ __forceinline__ void set_mean(Row& row, const Sum<double>& sum, int64_t) const {
-    const double mean = sum.value * inv_n;
-    row.mean = static_cast<S>(mean);
-    row.rest = static_cast<S>(mean - row.mean);
+  __device__ __forceinline__ void set_mean(Row& row, const Sum<double>& sum, int64_t n) const {
+    row.mean = static_cast<S>(sum.value * inv_n);
+    // Not the product's rest: of a mean of 1e4 that has few digits.
+    row.rest = static_cast<S>(
+        fma(-static_cast<double>(n), static_cast<double>(row.mean), sum.value) * inv_n);
   }
   __device__ __forceinline__ void set_mean(Row& row, const Compensated& sum, int64_t n) const {
     const double count = static_cast<double>(n), mean = sum.value / count;

@@ -34,7 +34,7 @@ def _add_two(a, b, c, d):
 
 @triton.jit
 def _square(v, lost):
-    square = v * v
+    square = tl.fma(v, v, tl.zeros_like(v))  # a product might become part of a sum's fma
     return square, tl.fma(v, v, -square) + 2 * v * lost
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuseline.core import fusion_cases, row_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.layer_norm import impl_eager, reference
 from fuseline.ops.layer_norm.op import SELECTOR, layer_norm
 
@@ -94,5 +94,7 @@ SPEC = OpSpec(
     dtypes=DTYPES,
     suite_dtypes=fusion_cases.SUITE_DTYPES,
     cost=_cost,
+    # xhat is rounded four times and, where the bias takes most of it away, is twice as large.
+    budget=Budget(fp32_floor=7.0),
     error_cases=_ERRORS,
 )
