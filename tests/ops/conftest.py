@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -60,9 +61,19 @@ def interpreter_as_a_gpu(monkeypatch):
         # The product would be rounded before the sum, which leaves nothing of its rest.
         return interpreter.TensorHandle(_fma(x.data, y.data, z.data), z.dtype.scalar)
 
+    def create_inline_asm(self, asm, constraints, values, types, pure, pack):
+        # Of fp32, and refused.
+        compute = {"ex2": np.exp2, "rcp": np.reciprocal}[asm[:3]]
+        result = interpreter.TensorHandle(compute(values[0].data), types[0].scalar)
+        return SimpleNamespace(get_result=lambda _: result)
+
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
     monkeypatch.setattr(interpreter, "_convert_float", to_nearest)
-    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_fma", create_fma)
+    builder = interpreter.InterpreterBuilder
+    monkeypatch.setattr(builder, "create_fma", create_fma)
+    monkeypatch.setattr(builder, "create_inline_asm", create_inline_asm)
+    # A GPU's takes the other operand for NaN.
+    monkeypatch.setattr(builder, "create_minnumf", lambda self, a, b: self.binary_op(a, b, np.fmin))
 
 
 @pytest.fixture
