@@ -60,7 +60,8 @@ def keeps_the_budget(
         for out in (y, spec.eager.fn(x))
     )
     floor = {torch.float64: 8.0, torch.float32: 2.0}.get(x.dtype, eager + 1)
-    assert ours <= max(2 * eager if x.dtype.itemsize > 2 else 0, floor)
+    limit = max(2 * eager if x.dtype.itemsize > 2 else 0, floor)
+    assert ours <= limit, f"{x.dtype}: {ours} ULP, limit {limit}, eager {eager}"
 
 
 def for_instruction_set(isa: str, code: str) -> None:

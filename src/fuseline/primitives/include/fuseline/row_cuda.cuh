@@ -175,13 +175,14 @@ struct Alone : Plain {
 };
 
 // How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
-// accesses of VEC elements. EARLY asks for what `out` needs besides before the sums are known,
-// which takes registers.
+// accesses of VEC elements; a cluster on so many ROWS at once. EARLY asks for what `out` needs
+// besides before the sums are known, which takes registers.
 template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
-          bool EARLY_ = false>
+          bool EARLY_ = false, int ROWS_ = 1>
 struct Shape {
   static constexpr int VEC = VEC_, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
+  static constexpr int ROWS = ROWS_;
   static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, EARLY = EARLY_;
 };
 
@@ -219,14 +220,17 @@ struct Writer {
   __device__ __forceinline__ auto of(int i) const {
     return op.template ahead<VEC, EARLY>(there(i), first + i * STEP);
   }
-  __device__ __forceinline__ void write(const typename Op::Row& row,
-                                        const Packs<Op, VEC> (&held)[ITEMS],
+  __device__ __forceinline__ auto besides(int i) const {
+    if constexpr (EARLY) return ahead[i];
+    return of(i);
+  }
+  // Writes a pack, if `wanted`: without a branch, so that what it needs besides is asked for early.
+  template <typename Besides>
+  __device__ __forceinline__ void write(int i, bool wanted, const Besides& besides,
+                                        const typename Op::Row& row, const Packs<Op, VEC>& pack,
                                         const Places<typename Op::T, Op::OUTPUTS>& to) const {
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const auto y = op.out(row, held[i], EARLY ? ahead[EARLY ? i : 0] : of(i));
-      if (there(i)) store_outputs<VEC>(to, i * STEP, y);
-    }
+    const auto y = op.out(row, pack, besides);
+    if (wanted && there(i)) store_outputs<VEC>(to, i * STEP, y);
   }
 };
 
@@ -262,68 +266,131 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   if (active && lane == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
     if (repaired<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, ROW_THREADS)) return;
-    writer.write(row, held, a.out.at(index * a.n + lane * VEC));
+    const auto to = a.out.at(index * a.n + lane * VEC);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) writer.write(i, true, writer.besides(i), row, held[i], to);
   }
+}
+
+// The same part of several rows.
+template <typename Part, int ROWS>
+struct Several {
+  static constexpr bool QUICK = Part::QUICK;
+  Part of[ROWS];
+  static __device__ __forceinline__ Several none() {
+    Several p;
+#pragma unroll
+    for (Part& part : p.of) part = Part::none();
+    return p;
+  }
+};
+template <typename Part, int ROWS>
+__device__ __forceinline__ Several<Part, ROWS> plus(const Several<Part, ROWS>& a,
+                                                    const Several<Part, ROWS>& b) {
+  Several<Part, ROWS> sum;
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) sum.of[r] = plus(a.of[r], b.of[r]);
+  return sum;
+}
+template <typename Part, int ROWS>
+__device__ __forceinline__ Several<Part, ROWS> over_lanes(Several<Part, ROWS> p, int width) {
+#pragma unroll
+  for (Part& part : p.of) part = over_lanes(part, width);
+  return p;
 }
 
 // Where the blocks of a cluster leave the parts of a round.
-template <int ROUND, typename Op>
+template <int ROUND, typename Op, int ROWS>
 __device__ __forceinline__ auto place() {
-  __shared__ ClusterParts<typename Op::template Part<ROUND>> parts;
+  __shared__ ClusterParts<Several<typename Op::template Part<ROUND>, ROWS>> parts;
   return &parts;
 }
 
-template <typename Op, int ROUND>
+template <typename Op, int ROWS, int ROUND>
 __device__ __forceinline__ void begin_places() {
   if constexpr (ROUND < Op::ROUNDS) {
-    place<ROUND, Op>()->arrival.init(1);
-    begin_places<Op, ROUND + 1>();
+    place<ROUND, Op, ROWS>()->arrival.init(1);
+    begin_places<Op, ROWS, ROUND + 1>();
   }
 }
 
-// A cluster owns one row, each of its blocks the next `slice` columns, the last blocks fewer or
-// none: read once, into ITEMS packs a thread (sm_90 and later).
+template <int ROUND, typename Shape, typename Op, typename Held, typename There>
+__device__ __forceinline__ void cluster_rounds(const Op& op, typename Op::Row (&row)[Shape::ROWS],
+                                               Held (&held)[Shape::ROWS], int64_t n,
+                                               const There& there, const Cluster& cluster) {
+  if constexpr (ROUND < Op::ROUNDS) {
+    Several<typename Op::template Part<ROUND>, Shape::ROWS> part;
+#pragma unroll
+    for (int r = 0; r < Shape::ROWS; ++r) {
+      part.of[r] = op.template sum<ROUND>(row[r], held[r], there);
+    }
+    const auto block = row_part<true, Shape::MAX_THREADS, ROUND>(part, Shape::MAX_THREADS);
+    if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
+    const auto all = cluster_part(cluster, block, *place<ROUND, Op, Shape::ROWS>());
+#pragma unroll
+    for (int r = 0; r < Shape::ROWS; ++r) op.template end<ROUND>(row[r], all.of[r], n);
+    cluster_rounds<ROUND + 1, Shape>(op, row, held, n, there, cluster);
+  }
+}
+
+// A cluster owns ROWS rows, each of its blocks the next `slice` columns of them, the last blocks
+// fewer or none: read once, into ITEMS packs a thread and row (sm_90 and later).
 template <typename Op, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_cluster_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
                        int slice) {
 #if __CUDA_ARCH__ >= 900
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
-  constexpr int STEP = THREADS * VEC;
+  constexpr int STEP = THREADS * VEC, ROWS = Shape::ROWS;
   const Cluster cluster;
   if constexpr (Op::ROUNDS > 0) {
-    if (threadIdx.x == 0) begin_places<Op, 0>();
+    if (threadIdx.x == 0) begin_places<Op, ROWS, 0>();
     Cluster::arrive_relaxed();
   }
   const int first = cluster.rank * slice + threadIdx.x * VEC;
   const int cols = min(static_cast<int>(a.n), static_cast<int>(cluster.rank + 1) * slice) - first;
-  const Inputs<Op> in(a, cluster.index, first);
-
-  typename Op::Row row = op.begin(a, cluster.index);
+  const int64_t index = static_cast<int64_t>(cluster.index) * ROWS;
   const auto there = [&](int i) { return i * STEP < cols; };
-  Packs<Op, VEC> held[ITEMS];
+
+  typename Op::Row row[ROWS];
+  Packs<Op, VEC> held[ROWS][ITEMS];
 #pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
+  for (int r = 0; r < ROWS; ++r) {
+    const bool active = index + r < a.rows;
+    const int64_t mine = active ? index + r : index;
+    row[r] = op.begin(a, mine);
+    const Inputs<Op> in(a, mine, first);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      held[r][i] = active && there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
+    }
   }
   const Writer<Op, VEC, ITEMS, STEP, Shape::EARLY, decltype(there)> writer(op, first, there);
-  rounds<0>(op, row, held, a.n, there, [&](const auto& part, auto round) {
-    constexpr int ROUND = decltype(round)::value;
-    const auto block = row_part<true, THREADS, ROUND>(part, THREADS);
-    if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
-    return cluster_part(cluster, block, *place<ROUND, Op>());
-  });
-  if (first == 0) op.finish(row, cluster.index);
-  if constexpr (Op::REPAIRS) {
-    if (op.strange(row)) {
-      if (cluster.rank == 0) {
-        repaired<true>(op, a, row, cluster.index, true, threadIdx.x, THREADS);
+  cluster_rounds<0, Shape>(op, row, held, a.n, there, cluster);
+  bool wanted[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; ++r) {
+    wanted[r] = index + r < a.rows;
+    if (first == 0 && wanted[r]) op.finish(row[r], index + r);
+    if constexpr (Op::REPAIRS) {
+      if (wanted[r] && op.strange(row[r])) {
+        wanted[r] = false;
+        if (cluster.rank == 0) {
+          repaired<true>(op, a, row[r], index + r, true, threadIdx.x, THREADS);
+        }
       }
-      return;
     }
   }
   if constexpr (Op::OUTPUTS > 0) {
-    writer.write(row, held, a.out.at(cluster.index * a.n + first));
+    const auto to = a.out.at(index * a.n + first);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const auto besides = writer.besides(i);  // of all rows
+#pragma unroll
+      for (int r = 0; r < ROWS; ++r) {
+        writer.write(i, wanted[r], besides, row[r], held[r][i], to.at(r * a.n));
+      }
+    }
   }
 #endif
 }

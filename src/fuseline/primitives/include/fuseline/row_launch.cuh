@@ -56,7 +56,7 @@ bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   if (!l.size || !answers[l.size].of([&] { return holds_cluster(kernel, l); })) return false;
   static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
-  with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
+  with_config(l, ceil_div(a.rows, Shape::ROWS), stream, [&](const cudaLaunchConfig_t& config) {
     return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
   });
   return true;
@@ -89,6 +89,10 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
       return launch_held<Holding<Op, VEC, P::WARP, kWarp, kSmallBlock>>(a, op, s);
     }
   }
+  constexpr bool SINGLE = sizeof(typename Op::T) == 4 && !P::TWO;
+  if constexpr (SINGLE && !P::HEAVY) {
+    if (a.n <= 128 * P::FEW) return launch_held<Shape<VEC, P::FEW / VEC, 0, 128, 12>>(a, op, s);
+  }
   if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
   if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
   if constexpr (P::HEAVY && !P::HALF && !P::TWO) {
@@ -96,6 +100,9 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   }
   if constexpr (P::THREADS > 256) {
     if (a.n <= 512 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 512>>(a, op, s);
+  }
+  if constexpr (SINGLE && P::HEAVY) {
+    if (launch_cluster<Shape<VEC, 32 / VEC, 0, 128, 8>>(a, op, s)) return;
   }
   if constexpr (P::SHARED < 32) {
     if (a.n <= 8 * 256 * P::SHARED && launch_cluster<Clustered<Op, VEC, P::SHARED>>(a, op, s))
@@ -110,10 +117,20 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 template <typename Op>
 struct PlanBeside {
   static constexpr int BYTES = sizeof(typename Op::T), MOST = BYTES == 2 ? 32 : 16;
-  static constexpr int64_t LITTLE = 16 << 20;  // bytes of x
+  static constexpr int64_t MB = 1 << 20;
+  const int64_t n, bytes;  // of a row, of x
+
+  explicit PlanBeside(const ArgsOf<Op>& a) : n(a.n), bytes(a.rows * a.n * BYTES) {}
+  bool little() const { return bytes <= 16 * MB; }
+  // fp32: one wave of threads that have few registers, or rows that are many threads'.
+  bool early() const {
+    return BYTES != 4 ? little() : bytes <= 4 * MB || (n <= 2048 && bytes > 8 * MB);
+  }
   // Threads that a multiprocessor is to have room for.
   static constexpr int room(int elements, bool early) {
-    return BYTES == 8 ? 512 : BYTES == 2 ? (early ? 512 : 640) : elements == 16 ? 768 : 512;
+    if (BYTES == 8) return 512;
+    if (BYTES == 2) return early ? 512 : 640;
+    return elements == 8 ? 1536 : elements == 32 ? 512 : early ? 768 : 1024;
   }
 };
 
@@ -123,45 +140,61 @@ using Beside = Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_
 
 template <int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
 void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  using P = PlanBeside<Op>;
-  if constexpr (P::BYTES == 4) {
-    launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
-  } else {
-    if constexpr (P::BYTES == 2) {
-      if (a.rows * a.n * P::BYTES <= P::LITTLE) {
-        return launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
-      }
+  constexpr int BYTES = PlanBeside<Op>::BYTES;
+  if constexpr (BYTES < 8) {
+    if (ELEMENTS == 32 && BYTES == 4 || PlanBeside<Op>(a).early()) {
+      return launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
     }
+  }
+  if constexpr (ELEMENTS < 32 || BYTES == 2) {
     launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
   }
+}
+
+// Clusters of fp32: what is needed besides early, or late and of two rows at once; of other types.
+template <typename Op>
+bool launch_cluster_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  const PlanBeside<Op> plan(a);
+  constexpr int BYTES = plan.BYTES, VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
+  if (a.n > 8 * 256 * 32) return false;
+  if constexpr (BYTES < 8) {
+    if (plan.little() || (BYTES == 4 && a.n <= 2 * 256 * 32)) {
+      return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, true>>(a, op, s);
+    }
+  }
+  if constexpr (BYTES == 4) {
+    if (plan.bytes >= 64 * plan.MB) {
+      return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, false, 2>>(a, op, s);
+    }
+  }
+  return launch_cluster<Shape<VEC, ITEMS, 0, 256, BYTES == 4 ? 3 : 2>>(a, op, s);
 }
 
 template <typename Op>
 void launch_aligned_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using P = PlanBeside<Op>;
   constexpr int VEC = kVec<typename Op::T>, MOST = P::MOST;
+  if constexpr (P::BYTES == 4) {
+    if (a.n > 64 && P(a).bytes > 8 * P::MB) {
+      if (a.n <= 128) return launch_held<Beside<Op, 8, 16, kSmallBlock, false>>(a, op, s);
+      if (a.n <= 256) return launch_held<Beside<Op, 8, kWarp, kSmallBlock, false>>(a, op, s);
+      if (a.n <= 512) return launch_held<Beside<Op, 8, 0, 64, false>>(a, op, s);
+      if (a.n <= 1024) return launch_held<Beside<Op, 8, 0, 128, false>>(a, op, s);
+    }
+  }
   if (a.n <= 4 * MOST) return launch_beside<MOST, 4, kSmallBlock>(a, op, s);
   if (a.n <= 8 * MOST) return launch_beside<MOST, 8, kSmallBlock>(a, op, s);
   if (a.n <= 16 * MOST) return launch_beside<MOST, 16, kSmallBlock>(a, op, s);
   if (a.n <= kWarp * MOST) return launch_beside<MOST, kWarp, kSmallBlock>(a, op, s);
   if (a.n <= 64 * MOST) return launch_beside<MOST, 0, 64>(a, op, s);
   if (a.n <= 128 * MOST) return launch_beside<MOST, 0, 128>(a, op, s);
+  if (a.n <= 256 * MOST) return launch_beside<MOST, 0, 256>(a, op, s);
   if constexpr (P::BYTES == 4) {
-    if (a.n <= 128 * 32) return launch_beside<32, 0, 128>(a, op, s);
     if (a.n <= 256 * 32) return launch_beside<32, 0, 256>(a, op, s);
   } else {
-    if (a.n <= 256 * MOST) return launch_beside<MOST, 0, 256>(a, op, s);
     if (a.n <= 512 * MOST) return launch_beside<MOST, 0, 512>(a, op, s);
   }
-  if (a.n <= 8 * 256 * 32) {
-    if constexpr (P::BYTES < 8) {
-      if (a.rows * a.n * P::BYTES <= P::LITTLE) {
-        if (launch_cluster<Shape<VEC, 32 / VEC, 0, 256, 2, true>>(a, op, s)) return;
-      }
-    }
-    if (launch_cluster<Shape<VEC, 32 / VEC, 0, 256, P::BYTES == 4 ? 3 : 2>>(a, op, s)) return;
-  }
-  launch_again<VEC, 512, false>(a, op, s);
+  if (!launch_cluster_beside(a, op, s)) launch_again<VEC, 512, false>(a, op, s);
 }
 
 template <typename Op>

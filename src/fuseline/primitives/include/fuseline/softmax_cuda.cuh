@@ -155,8 +155,12 @@ struct LogSoftmax : OfX<T_> {
 template <typename T_, bool HELD = true>
 struct DoubleSoftmax : OfX<T_> {
   using Base = OfX<T_>;
-  using typename Base::Total, typename Base::S, typename Base::T;
+  using typename Base::S, typename Base::T;
   using Again = DoubleSoftmax<T, false>;
+  // Of a row that is read again, exponentials that are all alike would add up their roundings.
+  using Second = Sum<std::conditional_t<HELD, S, double>>;
+  template <int ROUND>
+  using Part = std::conditional_t<ROUND == 0, MaxSum<T>, Second>;
   static constexpr int ROUNDS = 2;
   struct Row {
     S max, scale, scale2;
@@ -171,10 +175,10 @@ struct DoubleSoftmax : OfX<T_> {
     return exp_of<T>(p - row.scale);
   }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Total sum(Row& row, Packs<DoubleSoftmax, VEC> (&held)[ITEMS],
-                                       const There& there) const {
+  __device__ __forceinline__ Part<ROUND> sum(Row& row, Packs<DoubleSoftmax, VEC> (&held)[ITEMS],
+                                             const There& there) const {
     if constexpr (ROUND == 0) {
-      const Total part = Base::template max_and_sum<HELD>(held);
+      const auto part = Base::template max_and_sum<HELD>(held);
       row.max = part.max;
       return part;
     } else {
@@ -188,16 +192,16 @@ struct DoubleSoftmax : OfX<T_> {
           sum += e;
         }
       }
-      return {0, sum};
+      return {sum};
     }
   }
   template <int ROUND>
-  __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
+  __device__ __forceinline__ void end(Row& row, const Part<ROUND>& all, int64_t) const {
     if constexpr (ROUND == 0) {
       const S scale = 1 / all.sum;
       row = {all.max, scale, 0, exp_of<T>(row.max - all.max) * scale};
     } else {
-      row.scale2 = 1 / all.sum;
+      row.scale2 = static_cast<S>(1 / all.value);
     }
   }
   template <int VEC>
