@@ -99,3 +99,15 @@ def test_parameters_at_odd_addresses(dtype: torch.dtype) -> None:
             for name in ("weight", "bias"):
                 odd = askew((n,), offset, kind)
                 assert trial.wrong(inputs | {name: odd}, "fwd") is None, (n, name, offset)
+
+
+@pytest.mark.parametrize("n", [20000, 65536])
+def test_rows_that_a_cluster_has_two_of(n: int) -> None:
+    """From 64 MB of fp32 on; the last cluster has one. The bits are those of fewer rows."""
+    spec = table.load()["layer_norm"]
+    call = spec.implementation("cuda").fn
+    inputs = _inputs(spec, (2**24 // n + 1, n), torch.float32, 0)
+    whole = call(**inputs)
+    for rows in (slice(0, 5), slice(-2, None)):
+        assert torch.equal(call(**inputs | {"x": inputs["x"][rows]}), whole[rows])
+    assert _wrong("layer_norm", (2**24 // n + 1, n), torch.float32, 0) is None

@@ -1,4 +1,4 @@
-"""The processor's own instructions for 1 / v and 2^v of fp32, without what any number would need."""
+"""1 / v and 2^v of fp32 by one instruction each, without what some numbers would need."""
 
 from __future__ import annotations
 

@@ -122,9 +122,11 @@ struct PlanBeside {
 
   explicit PlanBeside(const ArgsOf<Op>& a) : n(a.n), bytes(a.rows * a.n * BYTES) {}
   bool little() const { return bytes <= 16 * MB; }
-  // fp32: one wave of threads that have few registers, or rows that are many threads'.
-  bool early() const {
-    return BYTES != 4 ? little() : bytes <= 4 * MB || (n <= 2048 && bytes > 8 * MB);
+  // Late is slower by itself but has more threads at once, so that 8 MB of fp32 are one wave.
+  bool early(int elements) const {
+    if (BYTES == 8 || elements == 8) return false;
+    if (BYTES == 2) return little();
+    return elements == 32 || bytes <= 4 * MB || (n <= 2048 && bytes > 8 * MB);
   }
   // Threads that a multiprocessor is to have room for.
   static constexpr int room(int elements, bool early) {
@@ -140,61 +142,56 @@ using Beside = Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_
 
 template <int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
 void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  constexpr int BYTES = PlanBeside<Op>::BYTES;
-  if constexpr (BYTES < 8) {
-    if (ELEMENTS == 32 && BYTES == 4 || PlanBeside<Op>(a).early()) {
+  if constexpr (sizeof(typename Op::T) < 8 && ELEMENTS > 8) {
+    if (PlanBeside<Op>(a).early(ELEMENTS)) {
       return launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
     }
   }
-  if constexpr (ELEMENTS < 32 || BYTES == 2) {
-    launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
-  }
+  launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
 }
 
-// Clusters of fp32: what is needed besides early, or late and of two rows at once; of other types.
+// Of fp32 with what is needed besides early or, where there are many rows, for two at once.
 template <typename Op>
 bool launch_cluster_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  const PlanBeside<Op> plan(a);
-  constexpr int BYTES = plan.BYTES, VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
+  using P = PlanBeside<Op>;
+  constexpr int VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
   if (a.n > 8 * 256 * 32) return false;
-  if constexpr (BYTES < 8) {
-    if (plan.little() || (BYTES == 4 && a.n <= 2 * 256 * 32)) {
+  if constexpr (P::BYTES < 8) {
+    if (P(a).little() || (P::BYTES == 4 && a.n <= 2 * 256 * 32)) {
       return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, true>>(a, op, s);
     }
   }
-  if constexpr (BYTES == 4) {
-    if (plan.bytes >= 64 * plan.MB) {
+  if constexpr (P::BYTES == 4) {
+    if (P(a).bytes >= 64 * P::MB) {
       return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, false, 2>>(a, op, s);
     }
   }
-  return launch_cluster<Shape<VEC, ITEMS, 0, 256, BYTES == 4 ? 3 : 2>>(a, op, s);
+  return launch_cluster<Shape<VEC, ITEMS, 0, 256, P::BYTES == 4 ? 3 : 2>>(a, op, s);
 }
 
 template <typename Op>
 void launch_aligned_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  using P = PlanBeside<Op>;
-  constexpr int VEC = kVec<typename Op::T>, MOST = P::MOST;
-  if constexpr (P::BYTES == 4) {
-    if (a.n > 64 && P(a).bytes > 8 * P::MB) {
-      if (a.n <= 128) return launch_held<Beside<Op, 8, 16, kSmallBlock, false>>(a, op, s);
-      if (a.n <= 256) return launch_held<Beside<Op, 8, kWarp, kSmallBlock, false>>(a, op, s);
-      if (a.n <= 512) return launch_held<Beside<Op, 8, 0, 64, false>>(a, op, s);
-      if (a.n <= 1024) return launch_held<Beside<Op, 8, 0, 128, false>>(a, op, s);
-    }
-  }
+  constexpr int BYTES = PlanBeside<Op>::BYTES, MOST = PlanBeside<Op>::MOST;
   if (a.n <= 4 * MOST) return launch_beside<MOST, 4, kSmallBlock>(a, op, s);
-  if (a.n <= 8 * MOST) return launch_beside<MOST, 8, kSmallBlock>(a, op, s);
-  if (a.n <= 16 * MOST) return launch_beside<MOST, 16, kSmallBlock>(a, op, s);
-  if (a.n <= kWarp * MOST) return launch_beside<MOST, kWarp, kSmallBlock>(a, op, s);
-  if (a.n <= 64 * MOST) return launch_beside<MOST, 0, 64>(a, op, s);
+  if constexpr (BYTES == 4) {
+    if (a.n <= 16 * 8) return launch_beside<8, 16, kSmallBlock>(a, op, s);
+    if (a.n <= kWarp * 8) return launch_beside<8, kWarp, kSmallBlock>(a, op, s);
+    if (a.n <= 64 * 8) return launch_beside<8, 0, 64>(a, op, s);
+    if (a.n <= 128 * 8) return launch_beside<8, 0, 128>(a, op, s);
+  } else {
+    if (a.n <= 8 * MOST) return launch_beside<MOST, 8, kSmallBlock>(a, op, s);
+    if (a.n <= 16 * MOST) return launch_beside<MOST, 16, kSmallBlock>(a, op, s);
+    if (a.n <= kWarp * MOST) return launch_beside<MOST, kWarp, kSmallBlock>(a, op, s);
+    if (a.n <= 64 * MOST) return launch_beside<MOST, 0, 64>(a, op, s);
+  }
   if (a.n <= 128 * MOST) return launch_beside<MOST, 0, 128>(a, op, s);
   if (a.n <= 256 * MOST) return launch_beside<MOST, 0, 256>(a, op, s);
-  if constexpr (P::BYTES == 4) {
+  if constexpr (BYTES == 4) {
     if (a.n <= 256 * 32) return launch_beside<32, 0, 256>(a, op, s);
   } else {
     if (a.n <= 512 * MOST) return launch_beside<MOST, 0, 512>(a, op, s);
   }
-  if (!launch_cluster_beside(a, op, s)) launch_again<VEC, 512, false>(a, op, s);
+  if (!launch_cluster_beside(a, op, s)) launch_again<kVec<typename Op::T>, 512, false>(a, op, s);
 }
 
 template <typename Op>
