@@ -14,7 +14,7 @@ from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.approximate import exp2, inverse
 from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.parameters import TILES, finish
-from fuseline.primitives.triton.row_sums import block, places, rows_of_program
+from fuseline.primitives.triton.row_sums import block, places
 from fuseline.primitives.triton.rows import divide_up, processors, vec, whole_meta
 
 # From here on the share is 0 or 1, and its slope 0, in any type.
@@ -194,21 +194,24 @@ def _single_share(x, bias, TANH: tl.constexpr):
 
 @triton.jit(do_not_specialize=["n_rows", "n_cols", "x_stride"])
 def _fwd_kernel(
-    x_ptr, bias_ptr, y_ptr, n_rows, n_cols, x_stride,
+    x_ptr, bias_ptr, y_ptr, n_rows, n_cols, x_stride, blocks,
     TANH: tl.constexpr, EVEN: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns a block of ROWS rows, all of which exists if EVEN: reads x and the bias, writes y."""
+    """Owns a block of ROWS rows, all of which exists if EVEN: reads x and the bias, writes y.
+
+    The `blocks` of a row are neighbours, so that memory is read and written in order.
+    """
     element: tl.constexpr = x_ptr.dtype.element_ty
     acc: tl.constexpr = tl.float64 if element == tl.float64 else tl.float32
-    rows, live = rows_of_program(n_rows, ROWS)
-    cols, inside = block(tl.program_id(1) * BLOCK, n_cols, VEC, BLOCK)
+    rows = (tl.program_id(0) // blocks).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    cols, inside = block(tl.program_id(0) % blocks * BLOCK, n_cols, VEC, BLOCK)
     if EVEN:
         mask = None
         x = tl.load(places(x_ptr, rows, x_stride, cols, VEC)).to(acc)
         bias = tl.load(bias_ptr + cols).to(acc)
     else:
-        mask = live[:, None] & inside[None, :]
+        mask = (rows < n_rows)[:, None] & inside[None, :]
         x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0).to(acc)
         bias = tl.load(bias_ptr + cols, inside, other=0.0).to(acc)
     if element == tl.float32:
@@ -269,8 +272,9 @@ def fwd(x: torch.Tensor, bias: torch.Tensor, tanh: bool, wrap: Wrap | None = Non
         counts, size = (n_cols, x.stride(0)), _size(x)
         meta = {"TANH": tanh, "VEC": vec(x, *counts), **whole_meta(min(n_cols, size), size, 4)}
         meta["EVEN"] = n_rows % meta["ROWS"] == 0 and n_cols % meta["BLOCK"] == 0
-        grid = (divide_up(n_rows, meta["ROWS"]), divide_up(n_cols, meta["BLOCK"]))
-        launch(_fwd_kernel, grid, (x, bias, y, n_rows, *counts), meta, wrap)
+        blocks = divide_up(n_cols, meta["BLOCK"])
+        grid = (divide_up(n_rows, meta["ROWS"]) * blocks,)
+        launch(_fwd_kernel, grid, (x, bias, y, n_rows, *counts, blocks), meta, wrap)
     return y
 
 

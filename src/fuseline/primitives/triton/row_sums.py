@@ -48,15 +48,10 @@ def block(start, n_cols, VEC: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def tile(n_rows, n_cols, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """The rows and columns of a program that owns ROWS whole rows, and which of them exist."""
-    rows, live = rows_of_program(n_rows, ROWS)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    live = rows < n_rows
     cols, inside = block(0, n_cols, VEC, BLOCK)
     return rows, live, cols, live[:, None] & inside[None, :]
-
-
-@triton.jit
-def rows_of_program(n_rows, ROWS: tl.constexpr):
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    return rows, rows < n_rows
 
 
 @triton.jit

@@ -124,15 +124,16 @@ struct PlanBeside {
   bool little() const { return bytes <= 16 * MB; }
   // Late is slower by itself but has more threads at once, so that 8 MB of fp32 are one wave.
   bool early(int elements) const {
-    if (BYTES == 8 || elements == 8) return false;
+    if (BYTES == 8) return false;
     if (BYTES == 2) return little();
-    return elements == 32 || bytes <= 4 * MB || (n <= 2048 && bytes > 8 * MB);
+    return elements == 32 || bytes <= 4 * MB || (elements == 16 && n <= 2048 && bytes > 8 * MB);
   }
   // Threads that a multiprocessor is to have room for.
   static constexpr int room(int elements, bool early) {
     if (BYTES == 8) return 512;
     if (BYTES == 2) return early ? 512 : 640;
-    return elements == 8 ? 1536 : elements == 32 ? 512 : early ? 768 : 1024;
+    if (elements == 32) return 512;
+    return elements == 8 ? (early ? 1024 : 1536) : (early ? 768 : 1024);
   }
 };
 
@@ -142,7 +143,7 @@ using Beside = Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_
 
 template <int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
 void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  if constexpr (sizeof(typename Op::T) < 8 && ELEMENTS > 8) {
+  if constexpr (sizeof(typename Op::T) < 8) {
     if (PlanBeside<Op>(a).early(ELEMENTS)) {
       return launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
     }

@@ -182,17 +182,23 @@ struct DoubleSoftmax : OfX<T_> {
       row.max = part.max;
       return part;
     } else {
-      S sum = 0;
+      // Of few terms each: of terms that are alike the roundings are, too. Other types have digits
+      // left, or no registers.
+      constexpr int SUMS = sizeof(T) == 4 ? 4 : 1;
+      S sums[SUMS] = {};
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         if (!there(i)) continue;
-        for (S& x : held[i].v[0].v) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+          S& x = held[i].v[0].v[v];
           const S e = second(row, x);
           if constexpr (HELD) x = e;
-          sum += e;
+          sums[(i * VEC + v) % SUMS] += e;
         }
       }
-      return {sum};
+      if constexpr (SUMS == 4) sums[0] = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+      return {sums[0]};
     }
   }
   template <int ROUND>
