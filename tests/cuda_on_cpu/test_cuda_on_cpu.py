@@ -152,6 +152,15 @@ def assert_gradients(found, dy, x, weight, centred=True, limit=6) -> None:
             assert (abs(wide(got) - right) / size).max() <= limit * torch.finfo(got.dtype).eps
 
 
+@pytest.mark.skipif(not NVCC or torch.cuda.is_available(), reason="needs nvcc and no GPU")
+def test_the_host_asks_no_device_function(tmp_path) -> None:
+    program = tmp_path / "launches"
+    command = [NVCC, "-std=c++17", "-gencode=arch=compute_90,code=compute_90"]
+    command += [f"-I{SOURCE / 'primitives/include'}", HERE / "launches.cu", "-o", program]
+    subprocess.run(command, check=True)
+    assert subprocess.run([program], check=False).returncode == 0
+
+
 HELD = {F32: [64, 252, 512, 1024, 4096, 8192, 16384], F64: [32, 512, 2048, 8192],
         BF16: [64, 504, 1024, 2048, 16384]}  # fmt: skip
 LENGTHS = [(d, n) for d, held in HELD.items() for n in (*held, 20000)]  # all of 16 bytes

@@ -145,6 +145,38 @@ def test_quack_has_no_offset_and_says_so(spec: OpSpec) -> None:
         baselines.refuse(spec, "quack", given)
 
 
+@pytest.mark.parametrize(
+    ("op", "function", "given", "passed"),
+    [
+        ("softmax", "LigerSoftmaxFunction", {"x": "x", "dim": -1}, ("x",)),
+        ("layer_norm", "LigerLayerNormFunction",
+         {"x": "x", "weight": "w", "bias": "b", "eps": 1e-5}, ("x", "w", "b", 1e-5)),
+    ],
+)  # fmt: skip
+def test_liger_is_called_as_it_stands(
+    op: str,
+    function: str,
+    given: dict[str, Any],
+    passed: tuple[Any, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed(monkeypatch, "liger-kernel")
+    apply = SimpleNamespace(apply=lambda *given: given)
+    fake(monkeypatch, "liger_kernel.ops", **{function: apply})
+    assert baselines.make(specs.load()[op], "liger", "cuda")(**given) == passed
+
+
+def test_liger_knows_the_last_dimension_and_both_parameters() -> None:
+    x, loaded = torch.ones(2, 8), specs.load()
+    baselines.refuse(loaded["softmax"], "liger", {"x": x, "dim": 1})
+    with pytest.raises(Unsupported, match="the last dimension only, not 0"):
+        baselines.refuse(loaded["softmax"], "liger", {"x": x, "dim": 0})
+    given = {"x": x, "weight": torch.ones(8), "bias": torch.ones(8), "eps": 1e-5}
+    baselines.refuse(loaded["layer_norm"], "liger", given)
+    with pytest.raises(Unsupported, match="a weight and a bias"):
+        baselines.refuse(loaded["layer_norm"], "liger", given | {"bias": None})
+
+
 def test_a_weight_of_a_strange_dtype_is_refused_by_its_name(spec: OpSpec) -> None:
     given = {"x": torch.ones(2, 8), "weight": torch.ones(8, dtype=torch.float64), "eps": 1e-6}
     with pytest.raises(Unsupported, match="weight is float64"):

@@ -77,11 +77,11 @@ struct BwdArgs : Besides<T, KIND> {
       return {rstd[row]};
     }
   }
-  __host__ __device__ bool wants_means() const {
+  __host__ __device__ __forceinline__ bool wants_means() const {
     if constexpr (kIsCentred<KIND>) return dx || partial[0];
     return dx;
   }
-  __host__ __device__ bool wants_columns() const {
+  __device__ __forceinline__ bool wants_columns() const {
     if constexpr (kIsCentred<KIND>) return partial[0] || partial[1];
     return partial[0];
   }

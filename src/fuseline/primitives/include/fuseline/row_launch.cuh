@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fuseline/launch_cluster.cuh"
-#include "fuseline/row_cuda.cuh"
+#include "fuseline/row_cluster.cuh"
 
 namespace fuseline::rows {
 namespace {
@@ -151,19 +151,19 @@ void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
 }
 
-// Of fp32 with what is needed besides early or, where there are many rows, for two at once.
+// Early where there is little to do; of fp32 two rows at once where there are many long ones.
 template <typename Op>
 bool launch_cluster_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using P = PlanBeside<Op>;
   constexpr int VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
   if (a.n > 8 * 256 * 32) return false;
   if constexpr (P::BYTES < 8) {
-    if (P(a).little() || (P::BYTES == 4 && a.n <= 2 * 256 * 32)) {
+    if (P(a).little()) {
       return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, true>>(a, op, s);
     }
   }
   if constexpr (P::BYTES == 4) {
-    if (P(a).bytes >= 64 * P::MB) {
+    if (a.n > 2 * 256 * 32 && P(a).bytes >= 64 * P::MB) {
       return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, false, 2>>(a, op, s);
     }
   }
