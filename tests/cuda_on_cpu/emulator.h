@@ -176,7 +176,11 @@ inline int __any_sync(unsigned, int mine) {
   return any;
 }
 
+using std::exp2;
+using std::fabs;
+using std::fma;
 using std::isfinite;
+using std::isnan;
 using std::max;
 using std::min;
 inline float __uint_as_float(unsigned bits) {

@@ -19,6 +19,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fuseline.ops.bias_gelu.reference import longdouble
+
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src/fuseline"
 HEADERS = SOURCE / "primitives/include/fuseline"
@@ -55,8 +57,11 @@ def build(tmp_path_factory):
     (folder / "fuseline").mkdir()
     for path in HEADERS.glob("*.*h"):
         (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
+    for path in (SOURCE / "ops/bias_gelu").glob("impl_cuda*.cuh"):
+        (folder / path.name).write_text(for_a_cpu(path.read_text()))
     shutil.copy(HERE / "async_packs.cuh", folder / "fuseline")
-    include = [f"-I{p}" for p in (folder, HERE, SOURCE / "ops/layer_norm")]
+    operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
+    include = [f"-I{p}" for p in (folder, HERE, *operators)]
 
     def library(name: str) -> ctypes.CDLL:
         command = [CXX, "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *include]
@@ -75,6 +80,11 @@ def backward(build):
 @pytest.fixture(scope="module")
 def forward(build):
     return build("forward")
+
+
+@pytest.fixture(scope="module")
+def gelu(build):
+    return build("gelu")
 
 
 def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:
@@ -261,3 +271,48 @@ def test_an_outliers_square_hides_no_other(forward, n, dtype, scale) -> None:
     x[:, 0] = scale
     one, zero = torch.ones(n, dtype=dtype), torch.zeros(n, dtype=dtype)
     assert_norm(run_forward(forward, x, one, zero), x, one, zero, 5)
+
+
+def run_gelu(library, name, tensors, shapes, numbers) -> list[Tensor]:
+    """Tensors of these shapes as the kernels leave them, which no order of threads may change."""
+    found = []
+    dtype = tensors[0].dtype
+    for backwards in (0, 1):
+        out = [None if s is None else torch.full(s, float("nan"), dtype=dtype) for s in shapes]
+        call(library, f"{name}_{NAMES[dtype]}", [*tensors, *out], [*numbers, backwards])
+        found.append(out)
+    for a, b in zip(*found, strict=True):
+        assert a is None or torch.equal(a, b)
+    return found[0]
+
+
+@pytest.mark.parametrize("tanh", [1, 0])
+@pytest.mark.parametrize("shape", [(3, 61), (300, 8), (5, 512), (40, 3), (2, 4096), (70, 1000)])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_gelu(gelu, dtype, shape, tanh) -> None:
+    """Digits where the result is small; gradients that are not asked for; odd strides."""
+    count, n = shape
+    for stride in (None, n + 3):
+        bias = rows((1, n), dtype)[0]
+        x = rows(shape, dtype, spread=3.0, stride=stride)
+        dy, numbers = rows(shape, dtype), [count, n, x.stride(0), tanh]
+        which = "tanh" if tanh else "none"
+        (right,) = longdouble("fwd", None, wide(x), wide(bias), which)
+        (y,) = run_gelu(gelu, "forward", [x, bias], [shape], numbers)
+        tiny = torch.finfo(dtype).tiny * 2.0**24
+        off = abs(wide(y) - right) / (abs(right) + tiny)
+        assert off.max() <= {F32: 8, F64: 8, BF16: 0.51}[dtype] * torch.finfo(dtype).eps
+        exact = longdouble("bwd", wide(dy), wide(x), wide(bias), which)
+        for needs in ((1, 1), (1, 0), (0, 1)):
+            shapes = [s if need else None for s, need in zip((shape, (n,)), needs, strict=True)]
+            found = run_gelu(gelu, "backward", [dy, x, bias], shapes, numbers)
+            for got, grad in zip(found, exact, strict=True):
+                if got is not None:
+                    limit = 6 * torch.finfo(dtype).eps * abs(grad).max()
+                    assert abs(wide(got) - grad).max() <= limit
+
+
+def test_gelu_without_rows(gelu) -> None:
+    x, bias = torch.empty(0, 64), torch.randn(64)
+    (dbias,) = run_gelu(gelu, "backward", [x, x, bias, None], [(64,)], [0, 64, 64, 1])
+    assert not dbias.any()

@@ -21,7 +21,10 @@ from fuseline.testing.accuracy import errors
 OPS = torch.ops.fuseline
 SPEC = table.load()["bias_gelu"]
 FORMULAS = ("tanh", "none")
-IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+IMPLS = [
+    ("cpu", "auto"),
+    *(pytest.param("cuda", impl, marks=pytest.mark.gpu) for impl in ("cuda", "triton")),
+]
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))

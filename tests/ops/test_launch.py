@@ -269,3 +269,15 @@ def test_a_traced_call_and_one_with_a_tile_are_not_kept(operator: Any) -> None:
     op._triton_run(x, None, 1e-6, wrap=lambda kernel: kernel)
     op._triton_run(x, None, 1e-6, tile=impl_triton.Tile(64, 2))
     assert not impl_triton._AGAIN
+
+
+def test_a_kernel_whose_code_depends_on_an_integer_is_refused(fake: Any) -> None:
+    @triton.jit(do_not_specialize=["n"])
+    def kernel(x_ptr, n, blocks):
+        pass
+
+    x = torch.zeros(3)
+    with pytest.raises(TypeError, match="argument blocks is specialised"):
+        launch.launch(kernel, (1,), (x, 5, 1), {}, wrap=lambda k: k)
+    with pytest.raises(TypeError, match="argument blocks is specialised"):
+        launch.launch(kernel, (1,), (on_gpu(x), 5, 1), {})

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "fuseline/element.h"
+#include "impl_formula.h"
 
 namespace fuseline::bias_gelu {
 
@@ -25,9 +26,6 @@ struct BackwardArgs {
   int64_t dy_stride;
   int64_t x_stride;
 };
-
-enum class Formula { tanh, erf };
-constexpr int kFormulas = 2;
 
 // Rows [first, last), by formula and element of x. `dbias`, if not null, gets the n sums over these
 // rows; sum_chunks adds such sums of `chunks` chunks for columns [first, last).

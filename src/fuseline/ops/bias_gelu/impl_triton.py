@@ -192,7 +192,7 @@ def _single_share(x, bias, TANH: tl.constexpr):
     return h, share
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_cols", "x_stride"])
+@triton.jit(do_not_specialize=["n_rows", "n_cols", "x_stride", "blocks"])
 def _fwd_kernel(
     x_ptr, bias_ptr, y_ptr, n_rows, n_cols, x_stride, blocks,
     TANH: tl.constexpr, EVEN: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr,

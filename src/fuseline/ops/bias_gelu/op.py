@@ -35,8 +35,8 @@ def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh", impl: str = "a
                  unless the last stride is 1 and the leading dimensions collapse to one row stride.
     bias         (N,), of x's dtype.
     approximate  "tanh" or "none", as in torch.nn.functional.gelu.
-    impl         "auto", or one of "cpu", "triton", "eager" (the plain formula, which has no digits
-                 left where the result is small).
+    impl         "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which has no
+                 digits left where the result is small).
 
     Returns y, contiguous, with x's shape and dtype, rounded once; computed in float32 (float64:
     float64). Saved for backward: x and bias. Deterministic, gradients included: that of bias is

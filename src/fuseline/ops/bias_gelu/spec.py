@@ -61,7 +61,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.bias_gelu, role="eager"),
         Implementation("native", _native, role="native"),
-        *ours(bias_gelu, SELECTOR, "cpu", "triton"),
+        *ours(bias_gelu, SELECTOR, "cuda", "cpu", "triton"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "bias"),

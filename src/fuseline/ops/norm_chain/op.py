@@ -20,7 +20,8 @@ def norm_chain(x: Tensor, impl: str = "auto") -> Tensor:
 
     x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless the
           last stride is 1 and the leading dimensions collapse to one row stride.
-    impl  "auto", or one of "cpu", "triton", "eager" (the plain formula, which rounds six times).
+    impl  "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which rounds six
+          times).
 
     Returns y, contiguous, with x's shape and dtype, rounded once. The sum is in float64 (float64:
     with what its additions lose; half types: blocks of it in float32). Saved for backward: x and

@@ -58,6 +58,7 @@ def launch(
     wrap(kernel)[grid] that is called, and nothing else happens: a compiler's trace.
     """
     if wrap is not None:
+        _require_plain(kernel, args)
         wrap(kernel)[grid](*args, **meta)
         return
     index = args[0].get_device()
@@ -78,6 +79,7 @@ def launch(
             arguments = (given,) if code.nested else given
             code.call(*_three(grid), _current_stream(index), *code.head, *arguments)
         else:
+            _require_plain(kernel, args)
             code = _code(kernel, kernel[grid](*args, **meta), len(args), meta)
             if code is not None:
                 _kept[key] = code
@@ -109,6 +111,16 @@ def ready(
         return True
 
     return again
+
+
+def _require_plain(kernel: Any, args: tuple[Any, ...]) -> None:
+    """Refuse a kernel whose code depends on an integer: code is kept without a look at it."""
+    for param, a in zip(getattr(kernel, "params", ()), args, strict=False):
+        if isinstance(a, int) and not param.do_not_specialize:
+            raise TypeError(
+                f"{kernel.__name__}: the argument {param.name} is specialised, "
+                "expected it in do_not_specialize"
+            )
 
 
 def _heard(kernel: Any) -> bool:

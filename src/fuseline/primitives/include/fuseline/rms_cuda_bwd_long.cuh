@@ -1,4 +1,4 @@
-// The backward of rows that no block can hold, and the sum of the partial rows.
+// The backward of rows that no block can hold.
 #pragma once
 
 #include "fuseline/rms_cuda_bwd.cuh"
@@ -103,45 +103,6 @@ __global__ void bwd_long_columns_kernel(BwdArgs<T, W, KIND> a) {
 #pragma unroll
     for (int v = 0; v < VEC; ++v) part[v] = static_cast<S>(total[k][v]);
   }
-}
-
-// Owns VEC columns a lane of one plane; reads all its partial rows in a fixed order, warps side by
-// side; writes dweight or, of plane 1, dbias, rounded once. Adds in fp64: in fp32 these few sums of
-// large numbers cost more accuracy than the many before them.
-template <typename S, typename W, int VEC, int WARPS>
-__global__ void __launch_bounds__(WARPS* kWarp)
-    bwd_finish_kernel(const S* partial, int64_t plane, int parts, int64_t n, W* first_out,
-                      W* second_out) {
-  constexpr int COLS = kWarp * VEC, AT_ONCE = 8;
-  __shared__ double sums[WARPS][COLS];
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * COLS, col = first + lane * VEC;
-  W* const out = blockIdx.y ? second_out : first_out;
-  partial += blockIdx.y * plane;
-  double sum[VEC] = {};
-  for (int start = warp; start < parts; start += AT_ONCE * WARPS) {
-    Pack<S, VEC> loaded[AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      const int part = start + i * WARPS;
-      loaded[i] = Pack<S, VEC>{};
-      if (part < parts && col < n) loaded[i] = load<S, VEC>(partial + part * n + col);
-    }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) sum[v] += loaded[i].v[v];
-    }
-  }
-#pragma unroll
-  for (int v = 0; v < VEC; ++v) sums[warp][lane * VEC + v] = sum[v];
-  __syncthreads();
-  const int mine = threadIdx.x;
-  if (mine >= COLS || first + mine >= n) return;
-  double total = 0;
-#pragma unroll
-  for (int w = 0; w < WARPS; ++w) total += sums[w][mine];
-  out[first + mine] = round_to<W, double>(total);
 }
 
 }  // namespace fuseline::rms

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "fuseline/blocks.cuh"
+#include "fuseline/column_sums.cuh"
 #include "fuseline/rms_cuda_bwd_grid.cuh"
 #include "fuseline/rms_cuda_bwd_long.cuh"
 #include "fuseline/rms_cuda_bwd_odd.cuh"
@@ -174,27 +175,6 @@ void bwd_by_length(const BwdArgs<T, W, KIND>& a, const BwdProblem& p) {
   });
 }
 
-template <typename S, typename W, int VEC, int WARPS>
-void bwd_finish_by(const BwdProblem& p) {
-  static_assert(VEC <= WARPS);  // a thread sums a column
-  const auto tiles = static_cast<unsigned>(ceil_div(p.n, kWarp * VEC));
-  const dim3 grid(tiles, (p.dweight != nullptr) + (p.dbias != nullptr));
-  bwd_finish_kernel<S, W, VEC, WARPS><<<grid, WARPS * kWarp, 0, p.stream>>>(
-      static_cast<const S*>(p.partial), p.parts * p.n, static_cast<int>(p.rows ? p.parts : 0), p.n,
-      static_cast<W*>(p.dweight ? p.dweight : p.dbias), static_cast<W*>(p.dbias));
-}
-
-// Where tiles of packs are as many as multiprocessors, they need fewer accesses and blocks.
-constexpr int64_t kWideFinish = 16384;
-template <typename S, typename W>
-void bwd_finish(const BwdProblem& p) {
-  constexpr int VEC = kVec<S>;
-  if (p.n >= kWideFinish && p.n % VEC == 0) {
-    return p.parts <= 64 ? bwd_finish_by<S, W, VEC, 8>(p) : bwd_finish_by<S, W, VEC, 16>(p);
-  }
-  p.parts <= 64 ? bwd_finish_by<S, W, 1, 8>(p) : bwd_finish_by<S, W, 1, kWarp>(p);
-}
-
 template <typename T, typename W>
 bool bwd_is_wide(const BwdProblem& p) {
   return aligned<T>(p.x, p.x_stride) && aligned<T>(p.dy, p.dy_stride) && aligned<T>(p.dx, p.n) &&
@@ -302,7 +282,11 @@ void bwd_rows(const BwdProblem& p) {
 template <typename T, typename W, Kind KIND>
 void bwd_typed(const BwdProblem& p) {
   if (p.rows) bwd_rows<T, W, KIND>(p);
-  if (p.dweight || p.dbias) bwd_finish<Stat<T>, W>(p);
+  if (!p.dweight && !p.dbias) return;
+  finish_columns<Stat<T>, W>(static_cast<const Stat<T>*>(p.partial), p.parts * p.n,
+                             static_cast<int>(p.rows ? p.parts : 0), p.n,
+                             static_cast<W*>(p.dweight ? p.dweight : p.dbias),
+                             static_cast<W*>(p.dweight ? p.dbias : nullptr), p.stream);
 }
 
 }  // namespace

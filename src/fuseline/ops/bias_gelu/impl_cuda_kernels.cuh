@@ -1,0 +1,127 @@
+// The kernels of GELU: blocks own tiles of some rows and columns, each thread a pack of columns.
+#pragma once
+
+#include "impl_cuda_gate.cuh"
+
+namespace fuseline::bias_gelu {
+
+constexpr int kThreads = 256;
+constexpr int kBlocks = 4;  // that a multiprocessor is to have room for
+
+// How a block lies on a matrix: 2^log_lanes threads side by side, the others on rows below.
+// `across` blocks, neighbours, own the columns of the same rows.
+struct Tiling {
+  int64_t rows, n;
+  int log_lanes;
+  unsigned across;
+
+  __device__ __forceinline__ int lanes() const { return 1 << log_lanes; }
+  __device__ __forceinline__ int high() const { return kThreads >> log_lanes; }
+  __device__ __forceinline__ int lane() const { return threadIdx.x & (lanes() - 1); }
+  __device__ __forceinline__ int row() const { return threadIdx.x >> log_lanes; }
+  __device__ __forceinline__ int64_t first_pack() const {
+    return static_cast<int64_t>(blockIdx.x % across) << log_lanes;
+  }
+  __device__ __forceinline__ int64_t index() const { return blockIdx.x / across; }
+};
+
+// T's inputs by row stride; y and dx are contiguous.
+template <typename T>
+struct ForwardOf {
+  Tiling tiling;
+  const T *x, *bias;
+  T* y;
+  int64_t x_stride;
+};
+// dx and partial may be null.
+template <typename T>
+struct BackwardOf {
+  Tiling tiling;
+  const T *dy, *x, *bias;
+  T* dx;
+  Stat<T>* partial;
+  int64_t dy_stride, x_stride;
+  int64_t parts;  // of the rows
+};
+
+template <Formula F, typename T, int VEC, int ROWS>
+__global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant__ ForwardOf<T> a) {
+  using S = Stat<T>;
+  const Tiling& t = a.tiling;
+  const int64_t column = (t.first_pack() + t.lane()) * VEC;
+  const int64_t first = t.index() * (ROWS * t.high()) + t.row();
+  if (column >= t.n) return;
+  Pack<T, VEC> x[ROWS];
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const int64_t row = first + i * t.high();
+    if (row < t.rows) x[i] = load<T, VEC>(a.x + row * a.x_stride + column);
+  }
+  const auto bias = unpack<S>(load<T, VEC>(a.bias + column));
+#pragma unroll
+  for (int i = 0; i < ROWS; ++i) {
+    const int64_t row = first + i * t.high();
+    if (row >= t.rows) break;
+    auto v = unpack<S>(x[i]);
+#pragma unroll
+    for (int k = 0; k < VEC; ++k) v.v[k] = gelu<F, T>(v.v[k], bias.v[k]);
+    store<T, VEC>(a.y + row * t.n + column, pack<T>(v));
+  }
+}
+
+// Every parts-th tile of ROWS rows a thread. Sums of kRowsAtOnce rows are added in fp64: one long
+// sum in fp32 would lose the budget's last bits.
+template <Formula F, typename T, int VEC, int ROWS>
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    backward_kernel(const __grid_constant__ BackwardOf<T> a) {
+  using S = Stat<T>;
+  constexpr int kRowsAtOnce = 16;
+  const Tiling& t = a.tiling;
+  const int64_t column = (t.first_pack() + t.lane()) * VEC, step = a.parts * t.high();
+  const bool inside = column < t.n;
+  double total[VEC] = {};
+  Values<S, VEC> bias{};
+  if (inside) bias = unpack<S>(load<T, VEC>(a.bias + column));
+  for (int64_t first = t.index() * t.high() + t.row(); inside && first < t.rows;
+       first += kRowsAtOnce * step) {
+    S sums[VEC] = {};
+    for (int64_t row = first; row < min(t.rows, first + kRowsAtOnce * step); row += ROWS * step) {
+      Pack<T, VEC> dy[ROWS], x[ROWS];
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) {
+        if (row + i * step >= t.rows) break;
+        dy[i] = load<T, VEC>(a.dy + (row + i * step) * a.dy_stride + column);
+        x[i] = load<T, VEC>(a.x + (row + i * step) * a.x_stride + column);
+      }
+#pragma unroll
+      for (int i = 0; i < ROWS; ++i) {
+        if (row + i * step >= t.rows) break;
+        auto dx = unpack<S>(dy[i]);
+        const auto v = unpack<S>(x[i]);
+#pragma unroll
+        for (int k = 0; k < VEC; ++k) {
+          dx.v[k] *= gelu_slope<F>(v.v[k] + bias.v[k]);
+          sums[k] += dx.v[k];
+        }
+        if (a.dx) store<T, VEC>(a.dx + (row + i * step) * t.n + column, pack<T>(dx));
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; ++k) total[k] += sums[k];
+  }
+  if (!a.partial) return;
+  __shared__ double shared[kThreads * VEC];
+  const int width = t.lanes() * VEC;
+#pragma unroll
+  for (int k = 0; k < VEC; ++k) shared[t.row() * width + t.lane() * VEC + k] = total[k];
+  __syncthreads();
+  for (int c = threadIdx.x; c < width; c += kThreads) {
+    const int64_t to = t.first_pack() * VEC + c;
+    if (to >= t.n) break;
+    double sum = 0;
+    for (int r = 0; r < t.high(); ++r) sum += shared[r * width + c];
+    a.partial[t.index() * t.n + to] = static_cast<S>(sum);
+  }
+}
+
+}  // namespace fuseline::bias_gelu

@@ -1,0 +1,85 @@
+// Chooses tiles for the kernels of GELU. They change no result but the order of dbias's sums, which
+// depends on the shape and on the number of multiprocessors.
+#pragma once
+
+#include "fuseline/column_sums.cuh"
+#include "impl_cuda_kernels.cuh"
+
+namespace fuseline::bias_gelu {
+namespace {
+
+template <int VEC>
+Tiling tiling_of(int64_t rows, int64_t n, int most_lanes) {
+  const int64_t packs = ceil_div(n, VEC);
+  const int log_lanes = log2_at_least(std::min<int64_t>(packs, most_lanes));
+  return {rows, n, log_lanes, static_cast<unsigned>(ceil_div(packs, int64_t{1} << log_lanes))};
+}
+
+inline int64_t tiles_of(const Tiling& t, int rows_a_thread) {
+  return ceil_div(t.rows, int64_t{rows_a_thread} * (kThreads >> t.log_lanes));
+}
+
+template <Formula F, typename T, int VEC, int ROWS>
+void forward_rows(const ForwardOf<T>& a, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(tiles_of(a.tiling, ROWS) * a.tiling.across);
+  forward_kernel<F, T, VEC, ROWS><<<blocks, kThreads, 0, stream>>>(a);
+}
+
+// Several rows a thread where that leaves enough blocks: their loads wait together.
+template <Formula F, typename T, int VEC>
+void forward_by(ForwardOf<T> a, int64_t rows, int64_t n, int sms, cudaStream_t stream) {
+  a.tiling = tiling_of<VEC>(rows, n, kThreads);
+  if (tiles_of(a.tiling, 1) * a.tiling.across <= 2 * kBlocks * sms) {
+    return forward_rows<F, T, VEC, 1>(a, stream);
+  }
+  forward_rows<F, T, VEC, 2>(a, stream);
+}
+
+template <typename T>
+bool is_wide(const ForwardOf<T>& a, int64_t n) {
+  return aligned<T>(a.x, a.x_stride) && aligned<T>(a.bias, 0) && aligned<T>(a.y, n);
+}
+template <typename T>
+bool is_wide(const BackwardOf<T>& a, int64_t n) {
+  return aligned<T>(a.dy, a.dy_stride) && aligned<T>(a.x, a.x_stride) && aligned<T>(a.bias, 0) &&
+         aligned<T>(a.dx, n);
+}
+
+// Into how many parts the rows go: with sums, as many as a GPU of so many multiprocessors is busy
+// with.
+template <typename T>
+int64_t parts_of(const BackwardOf<T>& a, int64_t rows, int64_t n, bool sums, int sms) {
+  const Tiling t =
+      is_wide(a, n) ? tiling_of<kVec<T>>(rows, n, kWarp) : tiling_of<1>(rows, n, kWarp);
+  if (!sums) return tiles_of(t, sizeof(T) == 2 ? 1 : 2);
+  return std::min(tiles_of(t, 1), std::max<int64_t>(1, kBlocks * sms / t.across));
+}
+
+template <Formula F, typename T, int VEC>
+void backward_by(BackwardOf<T> a, int64_t rows, int64_t n, cudaStream_t stream) {
+  a.tiling = tiling_of<VEC>(rows, n, kWarp);
+  const auto blocks = static_cast<unsigned>(a.parts * a.tiling.across);
+  constexpr int ROWS = sizeof(T) == 2 ? 1 : 2;  // a pack of half types takes twice the registers
+  backward_kernel<F, T, VEC, ROWS><<<blocks, kThreads, 0, stream>>>(a);
+}
+
+template <Formula F, typename T>
+cudaError_t launch(const ForwardOf<T>& a, int64_t rows, int64_t n, int sms, cudaStream_t stream) {
+  const auto by = is_wide(a, n) ? forward_by<F, T, kVec<T>> : forward_by<F, T, 1>;
+  by(a, rows, n, sms, stream);
+  return cudaGetLastError();
+}
+
+// `dbias`, if not null, gets the sum of a.partial's parts, if it is not these.
+template <Formula F, typename T>
+cudaError_t launch(const BackwardOf<T>& a, T* dbias, int64_t rows, int64_t n, cudaStream_t stream) {
+  const auto by = is_wide(a, n) ? backward_by<F, T, kVec<T>> : backward_by<F, T, 1>;
+  if (rows > 0) by(a, rows, n, stream);
+  if (dbias && static_cast<void*>(dbias) != a.partial) {
+    finish_columns<Stat<T>, T>(a.partial, 0, static_cast<int>(a.parts), n, dbias, nullptr, stream);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace fuseline::bias_gelu
