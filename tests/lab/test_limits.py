@@ -61,9 +61,9 @@ def test_nothing_cold_beats_the_datasheet(
 ) -> None:
     cell = Cell("op", "mine", "fwd", "case", "float32", "contiguous", "cuda:0")
     proof: dict[str, Any] = {"cold": cold}
-    trial = Trial(cell, lambda count, sets: [], Cost(nbytes, 0), proof=proof)
+    trial = Trial(cell, lambda count, sets: [], Cost(0, 0), proof=proof)
     timed = timing.Timing(timer, {"mine": Reading((took_us,), {})})
     peak = limits.peak_bandwidth(GPU)
     assert peak == pytest.approx(4.917e12, rel=1e-3)
-    limits.refuse_impossible(trial, timed, timing.Arena(GPU, 4, nbytes), peak)
+    limits.refuse_impossible(trial, nbytes, timed, timing.Arena(GPU, 4, nbytes), peak)
     assert (trial.status is Status.INVALID) == refused

@@ -11,7 +11,7 @@ import toy_ops
 from torch import Tensor
 
 from fuselab.model import Group, Measurement, Status
-from fuselab.worker import baselines, footprint, group, inputs, load, probe, problem, specs
+from fuselab.worker import baselines, check, footprint, group, inputs, load, probe, problem, specs
 from fuselab.worker.baselines import CompileWatch, Unsupported
 from fuselab.worker.ceiling import MIXES, Streams, mix_of
 from fuselab.worker.specs import SpecError
@@ -132,11 +132,21 @@ def test_addresses_stay_and_contents_do_not(toy: str, sets: int) -> None:
     assert len(set(given.contents)) == sets
 
 
-def test_a_tenth_of_the_timed_calls_is_checked(toy: str) -> None:
+@pytest.mark.parametrize("kept", [check.KEPT_BYTES, 0])
+def test_a_tenth_of_the_timed_calls_is_checked(toy: str, kept: int, monkeypatch: Any) -> None:
+    monkeypatch.setattr(check, "KEPT_BYTES", kept)
     found, _ = run(replace(swish("fwd", "right", "eager", source=toy), precision="quick"))
     for m in found.values():
         assert m.proof["checked_calls"] >= 0.1 * m.proof["timed_calls"] / m.proof["batch"]
         assert m.hot_us
+        assert ("repeatable" in m.proof) == bool(kept)
+
+
+def test_a_backward_needs_no_more_than_gradients(toy: str) -> None:
+    for direction in ("fwd", "bwd"):
+        given = problem.build(swish(direction, "right", source=toy), silent)
+        x = given.first.inputs["x"].nbytes
+        assert given.least_bytes == (given.cost.bytes if direction == "fwd" else 2 * x)
 
 
 def test_a_view_that_repeats_elements_takes_new_contents() -> None:

@@ -78,7 +78,8 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
     timed = rounds.run(level, problem.group.timer, Audit(problem, figures))
     peak = limits.peak_bandwidth(problem.device)
     for trial in alive:
-        limits.refuse_impossible(trial, timed, arena, peak)
+        needed = trial.cost.bytes if trial.fn is None else problem.least_bytes
+        limits.refuse_impossible(trial, needed, timed, arena, peak)
         if trial.alive:
             _weigh(problem, trial, plans[trial.name].room, emit)
         if trial.name == COMPILE:

@@ -29,10 +29,11 @@ def peak_bandwidth(device: torch.device) -> float | None:
     return bits / 8 * mhz * 1e6 * TRANSFERS if bits and mhz else None
 
 
-def refuse_impossible(trial: Trial, timing: Timing, arena: Arena, peak: float | None) -> None:
-    """End a trial that is faster than its bytes can come from memory."""
+def refuse_impossible(
+    trial: Trial, needed: int, timing: Timing, arena: Arena, peak: float | None
+) -> None:
+    """End a trial that is faster than the `needed` bytes can come from memory."""
     reading = timing.readings.get(trial.name)
-    needed = trial.cost.bytes
     cold = trial.proof.get("cold")
     if not (peak and reading and cold) or timing.timer == HOST:
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -76,6 +77,17 @@ class Problem:
             return Cost(read, make.nbytes(accuracy.as_tuple(outputs)))
         names = accuracy.gradient_names(self.spec, self.origin.inputs)
         return Cost(read, make.nbytes(self.origin.inputs[name] for name in names))
+
+    @property
+    def least_bytes(self) -> int:
+        """What a call cannot do without, whatever the forward left a backward in place of inputs.
+
+        To the gradient of a maximum, one bit an element says as much as the element.
+        """
+        if self.direction == "fwd":
+            return self.cost.bytes
+        gradients = (math.prod(shape) * dtype.itemsize for shape, dtype in self.expected.values())
+        return make.nbytes(self.origin.dys or ()) + sum(gradients)
 
     @cached_property
     def origin(self) -> InputSet:

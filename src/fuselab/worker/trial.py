@@ -22,7 +22,7 @@ class Trial:
 
     fn          the implementation; None for the lab's own copies
     make_calls  count, sets -> that many calls over so many input sets, the last one on the first
-    checked     outputs or gradients of the first input set that passed the check
+    checked     outputs or gradients of the first input set that passed the check, if not too large
     call_us     rough time of one call, for the planning of the rounds
     call_bytes  rough memory that one prepared call holds, with its graph and its result
     """
