@@ -46,7 +46,7 @@ def seed():
 
 def for_a_cpu(text: str) -> str:
     """What g++ cannot read of CUDA C++: launches, and shared memory of a size known then."""
-    shared = r"extern __shared__ __align__\(16\) unsigned char (\w+)\[\]"
+    shared = r"extern __shared__ __align__\(\d+\) unsigned char (\w+)\[\]"
     text = re.sub(shared, r"unsigned char* const \1 = emulator::shared", text)
     return re.sub(r"(\w+(?:<[\w\s,]*>)?)\s*<<<(.*?)>>>", r"emulator::on(\1, \2)", text, flags=re.S)
 
@@ -85,6 +85,11 @@ def forward(build):
 @pytest.fixture(scope="module")
 def gelu(build):
     return build("gelu")
+
+
+@pytest.fixture(scope="module")
+def softmax(build):
+    return build("softmax")
 
 
 def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:
@@ -271,6 +276,41 @@ def test_an_outliers_square_hides_no_other(forward, n, dtype, scale) -> None:
     x[:, 0] = scale
     one, zero = torch.ones(n, dtype=dtype), torch.zeros(n, dtype=dtype)
     assert_norm(run_forward(forward, x, one, zero), x, one, zero, 5)
+
+
+def test_squares_that_are_alike(forward) -> None:
+    n = 1 << 20
+    x = torch.full((1, n), 0.694)  # four squares, 512 times one by one, are off by 64 eps
+    x[:, ::2] *= -1
+    one, zero = torch.ones(n), torch.zeros(n)
+    assert_norm(run_forward(forward, x, one, zero), x, one, zero, 3)
+
+
+def exponentials(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """exp(x - max), and their sum."""
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e, e.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("n", [61, 64, 1024, 8192, 20000, 20001, 1 << 20])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "double_softmax"])
+def test_softmaxes(softmax, name, n) -> None:
+    """Terms that are all alike are all rounded the same way. Of others x - max has its rounding."""
+    x = rows((3, n), F32)
+    x[1:] = 0.2707  # 512 of its exponential, one by one, are off by 64 eps
+    x[1:, : min(n // 2, 4096)] = 1.0  # each thread's largest
+    found = []
+    for backwards in (0, 1):
+        found.append(torch.full(x.shape, float("nan")))
+        call(softmax, f"{name}_f32", [x, found[-1]], [*x.shape, backwards])
+    assert torch.equal(*found)
+    e, total = exponentials(wide(x))
+    right = np.log(e) - np.log(total) if name == "log_softmax" else e / total
+    if name == "double_softmax":
+        right = np.divide(*exponentials(right))
+    off = abs(wide(found[0]) / right - 1) / torch.finfo(F32).eps
+    assert off[0].max() <= 8
+    assert off[1:].max() <= 3
 
 
 def run_gelu(library, name, tensors, shapes, numbers) -> list[Tensor]:

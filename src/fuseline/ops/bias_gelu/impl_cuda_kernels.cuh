@@ -6,7 +6,14 @@
 namespace fuseline::bias_gelu {
 
 constexpr int kThreads = 256;
-constexpr int kBlocks = 4;  // that a multiprocessor is to have room for
+
+// How the backward works: threads side by side, and blocks that a multiprocessor is to have room
+// for.
+template <typename T>
+struct BackwardPlan {
+  static constexpr bool HALF = sizeof(T) == 2;
+  static constexpr int LANES = HALF ? 64 : 32, BLOCKS = HALF ? 3 : 4;
+};
 
 // How a block lies on a matrix: 2^log_lanes threads side by side, the others on rows below.
 // `across` blocks, neighbours, own the columns of the same rows.
@@ -29,6 +36,7 @@ struct Tiling {
 template <typename T>
 struct ForwardOf {
   Tiling tiling;
+  int64_t apart;  // rows from one of a thread's to the next
   const T *x, *bias;
   T* y;
   int64_t x_stride;
@@ -49,18 +57,18 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
   using S = Stat<T>;
   const Tiling& t = a.tiling;
   const int64_t column = (t.first_pack() + t.lane()) * VEC;
-  const int64_t first = t.index() * (ROWS * t.high()) + t.row();
+  const int64_t first = t.index() * (a.apart == t.high() ? ROWS * t.high() : t.high()) + t.row();
   if (column >= t.n) return;
   Pack<T, VEC> x[ROWS];
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
-    const int64_t row = first + i * t.high();
+    const int64_t row = first + i * a.apart;
     if (row < t.rows) x[i] = load<T, VEC>(a.x + row * a.x_stride + column);
   }
   const auto bias = unpack<S>(load<T, VEC>(a.bias + column));
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
-    const int64_t row = first + i * t.high();
+    const int64_t row = first + i * a.apart;
     if (row >= t.rows) break;
     auto v = unpack<S>(x[i]);
 #pragma unroll
@@ -72,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
 // Every parts-th tile of ROWS rows a thread. Sums of kRowsAtOnce rows are added in fp64: one long
 // sum in fp32 would lose the budget's last bits.
 template <Formula F, typename T, int VEC, int ROWS>
-__global__ void __launch_bounds__(kThreads, kBlocks)
+__global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
     backward_kernel(const __grid_constant__ BackwardOf<T> a) {
   using S = Stat<T>;
   constexpr int kRowsAtOnce = 16;

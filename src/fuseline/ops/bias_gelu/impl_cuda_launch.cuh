@@ -19,9 +19,13 @@ inline int64_t tiles_of(const Tiling& t, int rows_a_thread) {
   return ceil_div(t.rows, int64_t{rows_a_thread} * (kThreads >> t.log_lanes));
 }
 
+// A block that has whole rows has them from all over the matrix, one that has parts of rows has
+// neighbours: as blocks follow each other, so do the addresses of each of their loads.
 template <Formula F, typename T, int VEC, int ROWS>
-void forward_rows(const ForwardOf<T>& a, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(tiles_of(a.tiling, ROWS) * a.tiling.across);
+void forward_rows(ForwardOf<T> a, cudaStream_t stream) {
+  const int64_t tiles = tiles_of(a.tiling, ROWS), high = kThreads >> a.tiling.log_lanes;
+  a.apart = a.tiling.across == 1 ? tiles * high : high;
+  const auto blocks = static_cast<unsigned>(tiles * a.tiling.across);
   forward_kernel<F, T, VEC, ROWS><<<blocks, kThreads, 0, stream>>>(a);
 }
 
@@ -29,7 +33,7 @@ void forward_rows(const ForwardOf<T>& a, cudaStream_t stream) {
 template <Formula F, typename T, int VEC>
 void forward_by(ForwardOf<T> a, int64_t rows, int64_t n, int sms, cudaStream_t stream) {
   a.tiling = tiling_of<VEC>(rows, n, kThreads);
-  if (tiles_of(a.tiling, 1) * a.tiling.across <= 2 * kBlocks * sms) {
+  if (tiles_of(a.tiling, 1) * a.tiling.across <= 8 * sms) {
     return forward_rows<F, T, VEC, 1>(a, stream);
   }
   forward_rows<F, T, VEC, 2>(a, stream);
@@ -45,22 +49,26 @@ bool is_wide(const BackwardOf<T>& a, int64_t n) {
          aligned<T>(a.dx, n);
 }
 
-// Into how many parts the rows go: with sums, as many as a GPU of so many multiprocessors is busy
-// with.
+// Sums are of as many parts of the rows as a GPU of so many multiprocessors is busy with. Of half
+// types that many are better without sums, too.
 template <typename T>
 int64_t parts_of(const BackwardOf<T>& a, int64_t rows, int64_t n, bool sums, int sms) {
+  using P = BackwardPlan<T>;
   const Tiling t =
-      is_wide(a, n) ? tiling_of<kVec<T>>(rows, n, kWarp) : tiling_of<1>(rows, n, kWarp);
-  if (!sums) return tiles_of(t, sizeof(T) == 2 ? 1 : 2);
-  return std::min(tiles_of(t, 1), std::max<int64_t>(1, kBlocks * sms / t.across));
+      is_wide(a, n) ? tiling_of<kVec<T>>(rows, n, P::LANES) : tiling_of<1>(rows, n, P::LANES);
+  if (!sums && !P::HALF) return tiles_of(t, 2);
+  return std::min(tiles_of(t, 1), std::max<int64_t>(1, P::BLOCKS * sms / t.across));
 }
 
 template <Formula F, typename T, int VEC>
 void backward_by(BackwardOf<T> a, int64_t rows, int64_t n, cudaStream_t stream) {
-  a.tiling = tiling_of<VEC>(rows, n, kWarp);
+  using P = BackwardPlan<T>;
+  a.tiling = tiling_of<VEC>(rows, n, P::LANES);
   const auto blocks = static_cast<unsigned>(a.parts * a.tiling.across);
-  constexpr int ROWS = sizeof(T) == 2 ? 1 : 2;  // a pack of half types takes twice the registers
-  backward_kernel<F, T, VEC, ROWS><<<blocks, kThreads, 0, stream>>>(a);
+  if constexpr (!P::HALF) {
+    if (a.partial) return backward_kernel<F, T, VEC, 1><<<blocks, kThreads, 0, stream>>>(a);
+  }
+  backward_kernel<F, T, VEC, 2><<<blocks, kThreads, 0, stream>>>(a);
 }
 
 template <Formula F, typename T>

@@ -21,6 +21,7 @@ struct Forward : rows::Alone {
   using Again = Forward;
   using Row = double;
   static constexpr int INPUTS = 1, ROUNDS = 1;
+  static constexpr bool INTENSE = true;
   T* sums;
 
   static __device__ S nothing() { return 0; }
@@ -53,6 +54,7 @@ struct Backward : rows::Alone {
   using Again = Backward;
   using Row = S;
   static constexpr int INPUTS = 2, ROUNDS = 0;
+  static constexpr bool INTENSE = true;
   const T* dsum;
 
   static __device__ S nothing() { return 0; }

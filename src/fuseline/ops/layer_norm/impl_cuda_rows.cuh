@@ -32,7 +32,7 @@ struct Forward : rows::Plain {
   using T = T_;
   using S = Stat<T>;
   template <int ROUND>
-  using Part = std::conditional_t<ROUND == 0, ExactSum<T>, Sum<S>>;
+  using Part = std::conditional_t<ROUND == 0, ExactSum<T>, Sum<TotalOf<T, HELD>>>;
   using Again = Forward<T, W, BOTH, false>;
   static constexpr int INPUTS = 1, ROUNDS = 2;
   static constexpr bool REPAIRS = true;
@@ -81,7 +81,9 @@ struct Forward : rows::Plain {
     if constexpr (ROUND == 0) {
       set_mean(row, all, n);
     } else {
-      const S squares = fma(all.value, static_cast<S>(inv_n), -row.rest * row.rest);
+      using Total = TotalOf<T, HELD>;
+      const auto squares = static_cast<S>(
+          fma(all.value, static_cast<Total>(inv_n), static_cast<Total>(-row.rest * row.rest)));
       const S var = fmax(squares, S(0)) + static_cast<S>(eps);
       row.rstd = inverse_sqrt<T>(var);
       constexpr S kMost = sizeof(S) == 8 ? 1e280 : 1e36;

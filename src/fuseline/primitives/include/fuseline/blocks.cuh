@@ -21,23 +21,22 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // room that a row of 16384 takes a fifth longer (docs/decisions/0004).
 constexpr int kSmallShare = 10;  // percent that the small arrays of a forward kernel need
 
-// The answers to a question that is asked once a device.
+// The answers, yes or no or how many, to a question that is asked once a device.
 class Answers {
  public:
   template <typename Ask>
-  bool of(const Ask& ask) {
+  int of(const Ask& ask) {
     int device = 0;
     cudaGetDevice(&device);
-    std::atomic<int>& answer = known_[device % 64];
-    if (answer.load(std::memory_order_acquire) == kNotAsked) {
-      answer.store(ask() ? kYes : kNo, std::memory_order_release);
+    std::atomic<int>& known = known_[device % 64];
+    if (known.load(std::memory_order_acquire) == 0) {
+      known.store(1 + static_cast<int>(ask()), std::memory_order_release);
     }
-    return answer.load(std::memory_order_acquire) == kYes;
+    return known.load(std::memory_order_acquire) - 1;
   }
 
  private:
-  static constexpr int kNotAsked = 0, kNo = 1, kYes = 2;
-  std::atomic<int> known_[64] = {};
+  std::atomic<int> known_[64] = {};  // 1 more than the answer; 0: not asked
 };
 
 // Sets an attribute of a kernel before its first launch on each device.

@@ -64,26 +64,28 @@ struct ClusterParts {
     }
 #endif
   }
-  // Arrival::wait for what comes from other blocks, the first time.
-  __device__ void wait() const {
+  // Arrival::wait for what comes from other blocks.
+  __device__ void wait(unsigned parity) const {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
         "{\n.reg .pred done;\n"
-        "again_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-        "@!done bra again_%=;\n}" ::"r"(Arrival::address(&arrival))
+        "again_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again_%=;\n}" ::"r"(Arrival::address(&arrival)),
+        "r"(parity)
         : "memory");
 #endif
   }
 };
 
 // What all threads of a block have in common, put together over the cluster; every thread gets it,
-// in an order that depends on the number of blocks alone. A place serves once.
+// in an order that depends on the number of blocks alone. A place serves again, with the other
+// parity, once another has served in between: then no block is still reading it.
 template <typename Part>
 __device__ __forceinline__ Part cluster_part(const Cluster& cluster, const Part& block,
-                                             ClusterParts<Part>& place) {
+                                             ClusterParts<Part>& place, unsigned parity = 0) {
   if (threadIdx.x == 0) place.arrival.expect(cluster.size * sizeof(Part));
   if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, block);
-  place.wait();
+  place.wait(parity);
   return over_lanes(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);
 }
 

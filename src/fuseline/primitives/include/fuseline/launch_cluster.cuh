@@ -10,6 +10,7 @@ namespace {
 // How clusters of `size` blocks (a power of two; 0: none holds such a row) are launched.
 struct ClusterLaunch {
   int size, slice, threads;
+  int shared = 0;  // bytes of a block, beside the kernel's own arrays
 };
 
 // The cluster whose blocks of so many threads hold a row of n, in slices of whole packs.
@@ -29,26 +30,29 @@ cudaError_t with_config(const ClusterLaunch& l, int64_t clusters, cudaStream_t s
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(clusters * l.size);
   config.blockDim = static_cast<unsigned>(l.threads);
+  config.dynamicSmemBytes = l.shared;
   config.stream = stream;
   config.attrs = &cluster;
   config.numAttrs = 1;
   return f(config);
 }
 
-// Whether the current GPU holds such a cluster; not where this was compiled for one before sm_90.
+// How many such clusters the current GPU holds; none where this was compiled for one before sm_90.
 template <typename Kernel>
-bool holds_cluster(Kernel* kernel, const ClusterLaunch& l) {
+int clusters_held(Kernel* kernel, const ClusterLaunch& l) {
   int clusters = 0;
   cudaFuncAttributes compiled;
   const bool asked =
       cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess && compiled.ptxVersion >= 90 &&
       cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
           cudaSuccess &&
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.shared) ==
+          cudaSuccess &&
       with_config(l, 1, nullptr, [&](const cudaLaunchConfig_t& config) {
         return cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
       }) == cudaSuccess;
   if (!asked) cudaGetLastError();  // or the launch that follows were blamed
-  return asked && clusters > 0;
+  return asked ? clusters : 0;
 }
 
 }  // namespace

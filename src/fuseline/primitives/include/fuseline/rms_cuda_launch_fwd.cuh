@@ -68,7 +68,7 @@ bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_cluster_kernel<T, W, Shape, ADDS, Y>;
   const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
   static Answers answers[kMaxCluster + 1];
-  if (!l.size || !answers[l.size].of([&] { return holds_cluster(kernel, l); })) return false;
+  if (!l.size || !answers[l.size].of([&] { return clusters_held(kernel, l); })) return false;
   static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {

@@ -6,125 +6,65 @@
 
 namespace fuseline::rows {
 
-// The same part of several rows.
-template <typename Part, int ROWS>
-struct Several {
-  static constexpr bool QUICK = Part::QUICK;
-  Part of[ROWS];
-  static __device__ __forceinline__ Several none() {
-    Several p;
-#pragma unroll
-    for (Part& part : p.of) part = Part::none();
-    return p;
-  }
-};
-template <typename Part, int ROWS>
-__device__ __forceinline__ Several<Part, ROWS> plus(const Several<Part, ROWS>& a,
-                                                    const Several<Part, ROWS>& b) {
-  Several<Part, ROWS> sum;
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) sum.of[r] = plus(a.of[r], b.of[r]);
-  return sum;
-}
-template <typename Part, int ROWS>
-__device__ __forceinline__ Several<Part, ROWS> over_lanes(Several<Part, ROWS> p, int width) {
-#pragma unroll
-  for (Part& part : p.of) part = over_lanes(part, width);
-  return p;
+// Where the blocks of a cluster leave the parts of a round, so many times.
+template <int ROUND, typename Op, int TIMES>
+__device__ __forceinline__ auto places() {
+  __shared__ ClusterParts<typename Op::template Part<ROUND>> parts[TIMES];
+  return parts;
 }
 
-// Where the blocks of a cluster leave the parts of a round.
-template <int ROUND, typename Op, int ROWS>
-__device__ __forceinline__ auto place() {
-  __shared__ ClusterParts<Several<typename Op::template Part<ROUND>, ROWS>> parts;
-  return &parts;
-}
-
-template <typename Op, int ROWS, int ROUND>
+template <typename Op, int TIMES, int ROUND = 0>
 __device__ __forceinline__ void begin_places() {
   if constexpr (ROUND < Op::ROUNDS) {
-    place<ROUND, Op, ROWS>()->arrival.init(1);
-    begin_places<Op, ROWS, ROUND + 1>();
+    for (int i = 0; i < TIMES; ++i) places<ROUND, Op, TIMES>()[i].arrival.init(1);
+    begin_places<Op, TIMES, ROUND + 1>();
   }
 }
 
-template <int ROUND, typename Shape, typename Op, typename Held, typename There>
-__device__ __forceinline__ void cluster_rounds(const Op& op, typename Op::Row (&row)[Shape::ROWS],
-                                               Held (&held)[Shape::ROWS], int64_t n,
-                                               const There& there, const Cluster& cluster) {
-  if constexpr (ROUND < Op::ROUNDS) {
-    Several<typename Op::template Part<ROUND>, Shape::ROWS> part;
-#pragma unroll
-    for (int r = 0; r < Shape::ROWS; ++r) {
-      part.of[r] = op.template sum<ROUND>(row[r], held[r], there);
-    }
-    const auto block = row_part<true, Shape::MAX_THREADS, ROUND>(part, Shape::MAX_THREADS);
-    if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
-    const auto all = cluster_part(cluster, block, *place<ROUND, Op, Shape::ROWS>());
-#pragma unroll
-    for (int r = 0; r < Shape::ROWS; ++r) op.template end<ROUND>(row[r], all.of[r], n);
-    cluster_rounds<ROUND + 1, Shape>(op, row, held, n, there, cluster);
-  }
-}
-
-// A cluster owns ROWS rows, each of its blocks the next `slice` columns of them, the last blocks
-// fewer or none: read once, into ITEMS packs a thread and row (sm_90 and later).
+// A cluster owns a row, each of its blocks the next `slice` columns, the last blocks fewer or none:
+// read once, into ITEMS packs a thread (sm_90 and later).
 template <typename Op, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_cluster_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
                        int slice) {
 #if __CUDA_ARCH__ >= 900
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
-  constexpr int STEP = THREADS * VEC, ROWS = Shape::ROWS;
+  constexpr int STEP = THREADS * VEC;
   const Cluster cluster;
   if constexpr (Op::ROUNDS > 0) {
-    if (threadIdx.x == 0) begin_places<Op, ROWS, 0>();
+    if (threadIdx.x == 0) begin_places<Op, 1>();
     Cluster::arrive_relaxed();
   }
   const int first = cluster.rank * slice + threadIdx.x * VEC;
   const int cols = min(static_cast<int>(a.n), static_cast<int>(cluster.rank + 1) * slice) - first;
-  const int64_t index = static_cast<int64_t>(cluster.index) * ROWS;
+  const int64_t index = cluster.index;
+  const Inputs<Op> in(a, index, first);
   const auto there = [&](int i) { return i * STEP < cols; };
 
-  typename Op::Row row[ROWS];
-  Packs<Op, VEC> held[ROWS][ITEMS];
+  typename Op::Row row = op.begin(a, index);
+  Packs<Op, VEC> held[ITEMS];
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-    const bool active = index + r < a.rows;
-    const int64_t mine = active ? index + r : index;
-    row[r] = op.begin(a, mine);
-    const Inputs<Op> in(a, mine, first);
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      held[r][i] = active && there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
-    }
+  for (int i = 0; i < ITEMS; ++i) {
+    held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
   }
   const Writer<Op, VEC, ITEMS, STEP, Shape::EARLY, decltype(there)> writer(op, first, there);
-  cluster_rounds<0, Shape>(op, row, held, a.n, there, cluster);
-  bool wanted[ROWS];
-#pragma unroll
-  for (int r = 0; r < ROWS; ++r) {
-    wanted[r] = index + r < a.rows;
-    if (first == 0 && wanted[r]) op.finish(row[r], index + r);
+  rounds<0>(op, row, held, a.n, there, [&](const auto& part, auto round) {
+    constexpr int ROUND = decltype(round)::value;
+    const auto block = row_part<true, THREADS, ROUND>(part, THREADS);
+    if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
+    return cluster_part(cluster, block, places<ROUND, Op, 1>()[0]);
+  });
+  if (first == 0) op.finish(row, index);
+  if constexpr (Op::OUTPUTS > 0) {
     if constexpr (Op::REPAIRS) {
-      if (wanted[r] && op.strange(row[r])) {
-        wanted[r] = false;
-        if (cluster.rank == 0) {
-          repaired<true>(op, a, row[r], index + r, true, threadIdx.x, THREADS);
-        }
+      if (op.strange(row)) {
+        if (cluster.rank == 0) repaired<true>(op, a, row, index, true, threadIdx.x, THREADS);
+        return;
       }
     }
-  }
-  if constexpr (Op::OUTPUTS > 0) {
     const auto to = a.out.at(index * a.n + first);
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      const auto besides = writer.besides(i);  // of all rows
-#pragma unroll
-      for (int r = 0; r < ROWS; ++r) {
-        writer.write(i, wanted[r], besides, row[r], held[r][i], to.at(r * a.n));
-      }
-    }
+    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.besides(i), row, held[i], to);
   }
 #endif
 }

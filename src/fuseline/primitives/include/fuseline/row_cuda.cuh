@@ -6,6 +6,7 @@
 //   OUTPUTS          tensors written, besides by finish()
 //   REPAIRS          whether there are rows, of which strange() tells, to be made otherwise, by
 //                    repair()
+//   INTENSE          whether to make rows of half types takes about as long as their memory
 //   aligned()        whether what `ahead` loads may be loaded in packs
 //   nothing()        stands for columns that are not there
 //   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
@@ -162,7 +163,7 @@ __device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
 // What most operators are.
 struct Plain {
   static constexpr int OUTPUTS = 1;
-  static constexpr bool REPAIRS = false;
+  static constexpr bool REPAIRS = false, INTENSE = false;
   static bool aligned() { return true; }
 };
 // Base of operators whose `out` needs nothing besides.
@@ -175,14 +176,13 @@ struct Alone : Plain {
 };
 
 // How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
-// accesses of VEC elements; a cluster on so many ROWS at once. EARLY asks for what `out` needs
-// besides before the sums are known, which takes registers.
+// accesses of VEC elements. EARLY asks for what `out` needs besides before the sums are known,
+// which takes registers.
 template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
-          bool EARLY_ = false, int ROWS_ = 1>
+          bool EARLY_ = false>
 struct Shape {
   static constexpr int VEC = VEC_, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr int ROWS = ROWS_;
   static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, EARLY = EARLY_;
 };
 
@@ -224,13 +224,13 @@ struct Writer {
     if constexpr (EARLY) return ahead[i];
     return of(i);
   }
-  // Writes a pack, if `wanted`: without a branch, so that what it needs besides is asked for early.
+  // Writes a pack: without a branch, so that what it needs besides is asked for early.
   template <typename Besides>
-  __device__ __forceinline__ void write(int i, bool wanted, const Besides& besides,
-                                        const typename Op::Row& row, const Packs<Op, VEC>& pack,
+  __device__ __forceinline__ void write(int i, const Besides& besides, const typename Op::Row& row,
+                                        const Packs<Op, VEC>& pack,
                                         const Places<typename Op::T, Op::OUTPUTS>& to) const {
     const auto y = op.out(row, pack, besides);
-    if (wanted && there(i)) store_outputs<VEC>(to, i * STEP, y);
+    if (there(i)) store_outputs<VEC>(to, i * STEP, y);
   }
 };
 
@@ -268,7 +268,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     if (repaired<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, ROW_THREADS)) return;
     const auto to = a.out.at(index * a.n + lane * VEC);
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) writer.write(i, true, writer.besides(i), row, held[i], to);
+    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.besides(i), row, held[i], to);
   }
 }
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "fuseline/launch_cluster.cuh"
-#include "fuseline/row_cluster.cuh"
+#include "fuseline/row_stream.cuh"
 
 namespace fuseline::rows {
 namespace {
@@ -20,22 +20,26 @@ struct Plan {
   static constexpr int HELD = HALF ? (TWO ? 8 : 32) : 16;
   static constexpr int SHARED = TWO && !HALF ? 16 : 32;
   static constexpr int WARP = HALF && (HEAVY || !TWO) ? 32 : 16;  // the longest of a warp's rows
-  static constexpr int THREADS = HALF == TWO ? 512 : 256;         // of the largest block
-  // Threads that a multiprocessor is to have room for: 64 registers hold 16 elements of fp32.
-  static constexpr int ROOM = 1024 * 4 / (Op::INPUTS * static_cast<int>(sizeof(typename Op::S)));
+  static constexpr int THREADS = HALF || !TWO ? 512 : 256;        // of the largest block
+  // Threads that a multiprocessor is to have room for: 64 registers hold 32 of fp32.
+  static constexpr int room(int elements) {
+    if (sizeof(typename Op::S) == 8) return 512 / Op::INPUTS;
+    return std::min(1024, 1024 * 32 / (Op::INPUTS * elements));
+  }
 };
 
 template <typename Op, int VEC, int ELEMENTS, int ROW_THREADS, int THREADS>
 using Holding = Shape<VEC, ELEMENTS / VEC, ROW_THREADS, THREADS,
-                      (Plan<Op>::ROOM > THREADS ? Plan<Op>::ROOM / THREADS : 1)>;
+                      std::max(1, Plan<Op>::room(ELEMENTS) / THREADS)>;
 // Clusters wait for each other, so a multiprocessor needs one block more, if registers allow.
 template <typename Op>
 constexpr bool kOneMore =
-    Plan<Op>::HALF ? !Op::REPAIRS : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
+    Plan<Op>::HALF ? !Op::REPAIRS && !Op::INTENSE
+                   : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
 template <typename Op, int VEC, int ELEMENTS>
 using Clustered =
     Shape<VEC, ELEMENTS / VEC, 0, 256,
-          (Plan<Op>::ROOM > 256 ? Plan<Op>::ROOM / 256 : 1) + (ELEMENTS == 32 && kOneMore<Op>)>;
+          std::max(1, Plan<Op>::room(ELEMENTS) / 256) + (ELEMENTS == 32 && kOneMore<Op>)>;
 
 template <typename Shape, typename Op>
 void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
@@ -53,10 +57,32 @@ bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   const auto kernel = row_cluster_kernel<Op, Shape>;
   const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
   static Answers answers[kMaxCluster + 1];
-  if (!l.size || !answers[l.size].of([&] { return holds_cluster(kernel, l); })) return false;
+  if (!l.size || !answers[l.size].of([&] { return clusters_held(kernel, l); })) return false;
   static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
-  with_config(l, ceil_div(a.rows, Shape::ROWS), stream, [&](const cudaLaunchConfig_t& config) {
+  with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
+    return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
+  });
+  return true;
+}
+
+// The same by clusters that stay, as many as the GPU has room for, with 32 KB on their way to each
+// block.
+template <typename Shape, typename Op>
+bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  constexpr int ROOM = Shape::VEC * Shape::ITEMS * Shape::MAX_THREADS * Op::INPUTS *
+                       static_cast<int>(sizeof(typename Op::T));
+  constexpr int STAGES = (32 << 10) / ROOM;
+  const auto kernel = row_stream_kernel<Op, Shape, STAGES>;
+  auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
+  l.shared = STAGES * ROOM;
+  static Answers done;  // first, since the answer depends on it
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared,
+          done);
+  static Answers answers[kMaxCluster + 1];
+  const int64_t held = l.size ? answers[l.size].of([&] { return clusters_held(kernel, l); }) : 0;
+  if (held == 0) return false;
+  with_config(l, std::min(a.rows, held), stream, [&](const cudaLaunchConfig_t& config) {
     return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
   });
   return true;
@@ -89,9 +115,9 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
       return launch_held<Holding<Op, VEC, P::WARP, kWarp, kSmallBlock>>(a, op, s);
     }
   }
-  constexpr bool SINGLE = sizeof(typename Op::T) == 4 && !P::TWO;
-  if constexpr (SINGLE && !P::HEAVY) {
-    if (a.n <= 128 * P::FEW) return launch_held<Shape<VEC, P::FEW / VEC, 0, 128, 12>>(a, op, s);
+  constexpr bool FLOAT = sizeof(typename Op::T) == 4, SINGLE = FLOAT && !P::TWO;
+  if constexpr (FLOAT && !P::HEAVY) {
+    if (a.n <= 128 * 8) return launch_held<Shape<VEC, 8 / VEC, 0, 128, P::TWO ? 8 : 12>>(a, op, s);
   }
   if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
   if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
@@ -103,6 +129,11 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   }
   if constexpr (SINGLE && P::HEAVY) {
     if (launch_cluster<Shape<VEC, 32 / VEC, 0, 128, 8>>(a, op, s)) return;
+  }
+  if constexpr (P::HALF && !P::TWO && Op::INTENSE) {
+    const bool much = a.rows * a.n > 8 << 20;
+    if (much && a.n <= 8 * 256 * 32 && launch_stream<Shape<VEC, 32 / VEC, 0, 256, 3>>(a, op, s))
+      return;
   }
   if constexpr (P::SHARED < 32) {
     if (a.n <= 8 * 256 * P::SHARED && launch_cluster<Clustered<Op, VEC, P::SHARED>>(a, op, s))
@@ -121,17 +152,17 @@ struct PlanBeside {
   const int64_t n, bytes;  // of a row, of x
 
   explicit PlanBeside(const ArgsOf<Op>& a) : n(a.n), bytes(a.rows * a.n * BYTES) {}
-  bool little() const { return bytes <= 16 * MB; }
+  bool little() const { return bytes <= 4 * MB; }
   // Late is slower by itself but has more threads at once, so that 8 MB of fp32 are one wave.
   bool early(int elements) const {
     if (BYTES == 8) return false;
     if (BYTES == 2) return little();
-    return elements == 32 || bytes <= 4 * MB || (elements == 16 && n <= 2048 && bytes > 8 * MB);
+    return elements == 32 || little() || (elements == 16 && n <= 2048 && bytes > 8 * MB);
   }
   // Threads that a multiprocessor is to have room for.
-  static constexpr int room(int elements, bool early) {
+  static constexpr int room(int elements, int threads, bool early) {
     if (BYTES == 8) return 512;
-    if (BYTES == 2) return early ? 512 : 640;
+    if (BYTES == 2) return early ? 512 : threads == 512 ? 1024 : 640;
     if (elements == 32) return 512;
     return elements == 8 ? (early ? 1024 : 1536) : (early ? 768 : 1024);
   }
@@ -139,7 +170,7 @@ struct PlanBeside {
 
 template <typename Op, int ELEMENTS, int ROW_THREADS, int THREADS, bool EARLY>
 using Beside = Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_THREADS, THREADS,
-                     std::max(1, PlanBeside<Op>::room(ELEMENTS, EARLY) / THREADS), EARLY>;
+                     std::max(1, PlanBeside<Op>::room(ELEMENTS, THREADS, EARLY) / THREADS), EARLY>;
 
 template <int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
 void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
@@ -151,23 +182,18 @@ void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
 }
 
-// Early where there is little to do; of fp32 two rows at once where there are many long ones.
+// By clusters that stay unless there is little to do: what is needed besides is theirs to keep.
 template <typename Op>
 bool launch_cluster_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  using P = PlanBeside<Op>;
-  constexpr int VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
+  constexpr int BYTES = PlanBeside<Op>::BYTES, VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
   if (a.n > 8 * 256 * 32) return false;
-  if constexpr (P::BYTES < 8) {
-    if (P(a).little()) {
-      return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, true>>(a, op, s);
-    }
+  if constexpr (BYTES < 8) {
+    using Early = Shape<VEC, ITEMS, 0, 256, 2, true>;
+    if (!PlanBeside<Op>(a).little() && launch_stream<Early>(a, op, s)) return true;
+    return launch_cluster<Early>(a, op, s);
+  } else {
+    return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2>>(a, op, s);
   }
-  if constexpr (P::BYTES == 4) {
-    if (a.n > 2 * 256 * 32 && P(a).bytes >= 64 * P::MB) {
-      return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2, false, 2>>(a, op, s);
-    }
-  }
-  return launch_cluster<Shape<VEC, ITEMS, 0, 256, P::BYTES == 4 ? 3 : 2>>(a, op, s);
 }
 
 template <typename Op>

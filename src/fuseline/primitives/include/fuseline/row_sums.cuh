@@ -6,6 +6,11 @@
 
 namespace fuseline {
 
+// What a row is summed in. A thread adds many terms of one that is read again (!HELD): terms that
+// are alike would add up their roundings.
+template <typename T, bool HELD>
+using TotalOf = std::conditional_t<HELD, Stat<T>, double>;
+
 template <typename S>
 struct alignas(8) Sum {
   static constexpr bool QUICK = true;

@@ -27,21 +27,24 @@ __device__ __forceinline__ S shift(S max) {
 }
 
 // The largest of some elements, and the sum of exp(element - largest).
-template <typename T>
+template <typename T, bool HELD>
 struct alignas(8) MaxSum {
   static constexpr bool QUICK = false;
-  Stat<T> max, sum;
+  Stat<T> max;
+  TotalOf<T, HELD> sum;
   static __device__ MaxSum none() { return {-kInfinity<Stat<T>>, 0}; }
 };
 
-template <typename T>
-__device__ __forceinline__ MaxSum<T> plus(const MaxSum<T>& a, const MaxSum<T>& b) {
+template <typename T, bool HELD>
+__device__ __forceinline__ MaxSum<T, HELD> plus(const MaxSum<T, HELD>& a,
+                                                const MaxSum<T, HELD>& b) {
   const Stat<T> max = fmax(a.max, b.max), at = shift(max);
   return {max, a.sum * exp_of<T>(a.max - at) + b.sum * exp_of<T>(b.max - at)};
 }
 
-template <typename T>
-__device__ __forceinline__ MaxSum<T> over_lanes(const MaxSum<T>& p, int width, int step = 1) {
+template <typename T, bool HELD>
+__device__ __forceinline__ MaxSum<T, HELD> over_lanes(const MaxSum<T, HELD>& p, int width,
+                                                      int step = 1) {
   Stat<T> max = p.max;
   for (int offset = width / 2 * step; offset >= step; offset /= 2) {
     max = fmax(max, __shfl_xor_sync(kFullMask, max, offset));
@@ -50,11 +53,11 @@ __device__ __forceinline__ MaxSum<T> over_lanes(const MaxSum<T>& p, int width, i
 }
 
 // What the operators that begin with a softmax of x have in common.
-template <typename T_>
+template <typename T_, bool HELD>
 struct OfX : rows::Alone {
   using T = T_;
   using S = Stat<T>;
-  using Total = MaxSum<T>;
+  using Total = MaxSum<T, HELD>;
   template <int>
   using Part = Total;
   static constexpr int INPUTS = 1;
@@ -83,11 +86,12 @@ struct OfX : rows::Alone {
 
 // y = exp(x - max) / sum. The exponentials are kept, taken relative to a thread's largest element.
 template <typename T_, bool HELD = true>
-struct Softmax : OfX<T_> {
-  using Base = OfX<T_>;
+struct Softmax : OfX<T_, HELD> {
+  using Base = OfX<T_, HELD>;
   using typename Base::Total, typename Base::S, typename Base::T;
   using Again = Softmax<T, false>;
   static constexpr int ROUNDS = 1;
+  static constexpr bool INTENSE = true;
   struct Row {
     S max, scale;
   };
@@ -103,7 +107,7 @@ struct Softmax : OfX<T_> {
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
-    row.scale = 1 / all.sum;
+    row.scale = static_cast<S>(1 / all.sum);
     if constexpr (HELD) row.scale *= exp_of<T>(row.max - all.max);
     row.max = all.max;
   }
@@ -118,11 +122,11 @@ struct Softmax : OfX<T_> {
 };
 
 // y = x - max - log(sum).
-template <typename T_>
-struct LogSoftmax : OfX<T_> {
-  using Base = OfX<T_>;
+template <typename T_, bool HELD = true>
+struct LogSoftmax : OfX<T_, HELD> {
+  using Base = OfX<T_, HELD>;
   using typename Base::Total, typename Base::S, typename Base::T;
-  using Again = LogSoftmax;
+  using Again = LogSoftmax<T, false>;
   static constexpr int ROUNDS = 1;
   struct Row {
     S max, log_sum;
@@ -137,7 +141,7 @@ struct LogSoftmax : OfX<T_> {
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
-    row = {all.max, log(all.sum)};
+    row = {all.max, log(static_cast<S>(all.sum))};
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<LogSoftmax, VEC>& pack,
@@ -153,15 +157,14 @@ struct LogSoftmax : OfX<T_> {
 // second one of each would take as long as the memory. Writes (max, scale, scale2), with p = exp(x
 // - max) * scale and y = exp(p - scale) * scale2, where there is a place.
 template <typename T_, bool HELD = true>
-struct DoubleSoftmax : OfX<T_> {
-  using Base = OfX<T_>;
+struct DoubleSoftmax : OfX<T_, HELD> {
+  using Base = OfX<T_, HELD>;
   using typename Base::S, typename Base::T;
   using Again = DoubleSoftmax<T, false>;
-  // Of a row that is read again, exponentials that are all alike would add up their roundings.
-  using Second = Sum<std::conditional_t<HELD, S, double>>;
   template <int ROUND>
-  using Part = std::conditional_t<ROUND == 0, MaxSum<T>, Second>;
+  using Part = std::conditional_t<ROUND == 0, typename Base::Total, Sum<TotalOf<T, HELD>>>;
   static constexpr int ROUNDS = 2;
+  static constexpr bool INTENSE = true;
   struct Row {
     S max, scale, scale2;
     S factor;  // exponentials that are kept to p
@@ -204,7 +207,7 @@ struct DoubleSoftmax : OfX<T_> {
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Part<ROUND>& all, int64_t) const {
     if constexpr (ROUND == 0) {
-      const S scale = 1 / all.sum;
+      const S scale = static_cast<S>(1 / all.sum);
       row = {all.max, scale, 0, exp_of<T>(row.max - all.max) * scale};
     } else {
       row.scale2 = static_cast<S>(1 / all.value);
@@ -227,11 +230,11 @@ struct DoubleSoftmax : OfX<T_> {
 };
 
 // What the backwards have in common: two inputs, plain sums.
-template <typename T_>
+template <typename T_, bool HELD>
 struct OfTwo : rows::Alone {
   using T = T_;
   using S = Stat<T>;
-  using Total = Sum<S>;
+  using Total = Sum<TotalOf<T, HELD>>;
   template <int>
   using Part = Total;
   static constexpr int INPUTS = 2;
@@ -239,11 +242,11 @@ struct OfTwo : rows::Alone {
 };
 
 // dx of (dy, y), in one sum: that of Formula::term, of which Formula::dx makes it.
-template <typename T_, template <typename> class Formula>
-struct OneSumBwd : OfTwo<T_> {
-  using Base = OfTwo<T_>;
+template <typename T_, template <typename> class Formula, bool HELD = true>
+struct OneSumBwd : OfTwo<T_, HELD> {
+  using Base = OfTwo<T_, HELD>;
   using typename Base::Total, typename Base::S, typename Base::T;
-  using Again = OneSumBwd;
+  using Again = OneSumBwd<T, Formula, false>;
   static constexpr int ROUNDS = 1;
   using Row = S;
 
@@ -264,7 +267,7 @@ struct OneSumBwd : OfTwo<T_> {
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
-    row = all.value;
+    row = static_cast<S>(all.value);
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<OneSumBwd, VEC>& pack,
@@ -299,8 +302,8 @@ using LogSoftmaxBwd = OneSumBwd<T, OfLogSoftmax>;
 // dx = p * (dp - sum(dp * p)), where dp = y * (dy - sum(dy * y)), of (dy, x): p and y again from
 // what the forward wrote.
 template <typename T_, bool HELD = true>
-struct DoubleSoftmaxBwd : OfTwo<T_> {
-  using Base = OfTwo<T_>;
+struct DoubleSoftmaxBwd : OfTwo<T_, HELD> {
+  using Base = OfTwo<T_, HELD>;
   using typename Base::Total, typename Base::S, typename Base::T;
   using Again = DoubleSoftmaxBwd<T, false>;
   static constexpr int ROUNDS = 2;
@@ -345,7 +348,7 @@ struct DoubleSoftmaxBwd : OfTwo<T_> {
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
-    (ROUND == 0 ? row.dot : row.dot2) = all.value;
+    (ROUND == 0 ? row.dot : row.dot2) = static_cast<S>(all.value);
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row,
