@@ -281,3 +281,15 @@ def test_a_kernel_whose_code_depends_on_an_integer_is_refused(fake: Any) -> None
         launch.launch(kernel, (1,), (x, 5, 1), {}, wrap=lambda k: k)
     with pytest.raises(TypeError, match="argument blocks is specialised"):
         launch.launch(kernel, (1,), (on_gpu(x), 5, 1), {})
+
+
+def test_tensors_lead(fake: Any) -> None:
+    """So that what a launch depends on is found without a look at each number."""
+
+    @triton.jit(do_not_specialize=["n"])
+    def kernel(x_ptr, n, y_ptr):
+        pass
+
+    x = torch.zeros(3)
+    with pytest.raises(TypeError, match="argument y_ptr is a tensor behind an integer"):
+        launch.launch(kernel, (1,), (x, 5, x), {}, wrap=lambda k: k)

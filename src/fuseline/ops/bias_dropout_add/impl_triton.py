@@ -341,7 +341,7 @@ def _run(
     first: int = 0,
 ) -> None:
     """Launches; position `first` is that of the first element, `steps` its strides."""
-    strides = (out.stride(), *(None if t is None else t.stride() for t in operands))
+    strides = (out.stride(), *[None if t is None else _strides(t, out.shape) for t in operands])
     plan = (_plan if wrap is None else _plan.__wrapped__)(
         out.shape, strides, steps, first % 4 == 0, out.element_size()
     )
@@ -349,7 +349,8 @@ def _run(
         outermost = max(range(out.dim()), key=lambda d: out.stride(d) if out.shape[d] > 1 else 0)
         rest = steps and (*steps[:outermost], *steps[outermost + 1 :])
         for i in range(out.shape[outermost]):
-            slices = [None if t is None else t.select(outermost, i) for t in operands]
+            whole = [None if t is None else t.expand(out.shape) for t in operands]
+            slices = [None if t is None else t.select(outermost, i) for t in whole]
             start = first + (i * steps[outermost] if steps else 0)
             _run(out.select(outermost, i), slices, drop, wrap, rest, start)
         return
@@ -375,9 +376,18 @@ def _steps(t: Tensor) -> Strides:
     return tuple(reversed(steps))
 
 
+def _strides(t: Tensor, shape: torch.Size) -> Strides:
+    """The strides of t broadcast to a shape; Tensor.expand takes three times as long."""
+    if t.shape == shape:
+        return t.stride()
+    own = (0 if n == 1 else step for n, step in zip(t.shape, t.stride(), strict=True))
+    return (0,) * (len(shape) - t.dim()) + tuple(own)
+
+
 def _plain(t: Tensor) -> Tensor:
-    if t.is_neg():
-        native.count_copy()
+    if not t.is_neg():
+        return t
+    native.count_copy()
     return t.resolve_neg()
 
 
@@ -390,8 +400,7 @@ def fwd(
     before its launch.
     """
     out = torch.empty_like(residual)
-    wide = bias if bias.shape == x.shape else bias.expand(x.shape)
-    operands = [_plain(x), _plain(wide), _plain(residual)]
+    operands = [_plain(x), _plain(bias), _plain(residual)]
     if out.numel() > 0:
         _run(out, operands, drop, wrap, _steps(out) if drop else None)
     return out
@@ -408,5 +417,5 @@ def bwd(dy: Tensor, drop: Drop, wrap: Wrap | None = None) -> Tensor:
 def tile_for(x: Tensor, bias: Tensor, residual: Tensor) -> Tile:
     """The tile that `fwd` takes for these operands."""
     out = torch.empty_like(residual, device="meta")
-    strides = (out.stride(), x.stride(), bias.expand(x.shape).stride(), residual.stride())
+    strides = (out.stride(), *[_strides(t, x.shape) for t in (x, bias, residual)])
     return _plan(out.shape, strides, None, True, out.element_size()).tile

@@ -54,8 +54,8 @@ def launch(
 ) -> None:
     """Run kernel[grid](*args, **meta) on the device of args[0], a tensor, and its current stream.
 
-    All integers among `args` must be in the kernel's do_not_specialize. With `wrap` it is
-    wrap(kernel)[grid] that is called, and nothing else happens: a compiler's trace.
+    `args` are tensors or None, then integers, all in the kernel's do_not_specialize. With `wrap` it
+    is wrap(kernel)[grid] that is called, and nothing else happens: a compiler's trace.
     """
     if wrap is not None:
         _require_plain(kernel, args)
@@ -70,12 +70,13 @@ def launch(
     elif _heard(kernel):
         kernel[grid](*args, **meta)
     else:
-        key = _key(kernel, index, args, meta)
+        tensors, numbers = _split(args)
+        # An address is taken as it is; of a tensor the driver is asked where it lies.
+        pointers = [None if t is None else t.data_ptr() for t in tensors]
+        key = _key(kernel, index, tensors, pointers, numbers, meta)
         code = _kept.get(key)
         if code is not None:
-            # An address is taken as it is; of a tensor the driver is asked where it lies.
-            plain = (a.data_ptr() if isinstance(a, torch.Tensor) else a for a in args)
-            given = (*plain, *code.constants)
+            given = (*pointers, *numbers, *code.constants)
             arguments = (given,) if code.nested else given
             code.call(*_three(grid), _current_stream(index), *code.head, *arguments)
         else:
@@ -90,18 +91,19 @@ def ready(
 ) -> Callable[..., bool] | None:
     """Return what repeats a launch on other tensors of the same kind, None if there is no such.
 
-    It takes the addresses of the tensors among `args`, which must lead and be aligned to 16 bytes,
-    None for None; False means that it did not launch, and `launch` must.
+    It takes the addresses of the tensors among `args`, which must be aligned to 16 bytes, None for
+    None; False means that it did not launch, and `launch` must.
     """
     index = args[0].get_device()
-    code = _kept.get(_key(kernel, index, args, meta)) if index >= 0 else None
-    tensors = [a for a in args if isinstance(a, torch.Tensor)]
-    if code is None or any(a.data_ptr() % _ALIGNED for a in tensors):
+    tensors, numbers = _split(args)
+    pointers = [None if t is None else t.data_ptr() for t in tensors]
+    code = _kept.get(_key(kernel, index, tensors, pointers, numbers, meta)) if index >= 0 else None
+    if code is None or any(p and p % _ALIGNED for p in pointers):
         return None
     # All in one function, on its own variables: each call and look-up less is a hundredth of it.
     three = _three(grid)
     call, head, constants, nested, _ = code
-    rest = (*(a for a in args if isinstance(a, int)), *constants)
+    rest = (*numbers, *constants)
 
     def again(*pointers: int | None) -> bool:
         if index != _current_device() or _heard(kernel):
@@ -115,12 +117,13 @@ def ready(
 
 def _require_plain(kernel: Any, args: tuple[Any, ...]) -> None:
     """Refuse a kernel whose code depends on an integer: code is kept without a look at it."""
-    for param, a in zip(getattr(kernel, "params", ()), args, strict=False):
+    leading = len(_split(args)[0])
+    for i, (param, a) in enumerate(zip(getattr(kernel, "params", ()), args, strict=False)):
+        what = f"{kernel.__name__}: the argument {param.name}"
+        if isinstance(a, torch.Tensor) and i >= leading:
+            raise TypeError(f"{what} is a tensor behind an integer, expected tensors to lead")
         if isinstance(a, int) and not param.do_not_specialize:
-            raise TypeError(
-                f"{kernel.__name__}: the argument {param.name} is specialised, "
-                "expected it in do_not_specialize"
-            )
+            raise TypeError(f"{what} is specialised, expected it in do_not_specialize")
 
 
 def _heard(kernel: Any) -> bool:
@@ -133,17 +136,33 @@ def _heard(kernel: Any) -> bool:
         return True
 
 
+def _split(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+    """The tensors, or None, that lead, and the integers."""
+    count = 0
+    for a in args:
+        if isinstance(a, int):
+            break
+        count += 1
+    return args[:count], args[count:]
+
+
 def _key(
-    kernel: Any, index: int, args: tuple[Any, ...], meta: Mapping[str, Any]
+    kernel: Any,
+    index: int,
+    tensors: tuple[Any, ...],
+    pointers: list[int | None],
+    numbers: tuple[int, ...],
+    meta: Mapping[str, Any],
 ) -> tuple[Any, ...]:
     """Return what Triton's specialisation sees of a launch, and the device that has the code."""
-    return (id(kernel), index, *meta.values(), *map(_kind, args))
-
-
-def _kind(a: Any) -> Any:
-    if isinstance(a, torch.Tensor):
-        return a.dtype, a.data_ptr() % _ALIGNED == 0
-    return None if a is None else -_INT32 <= a < _INT32
+    kinds = [
+        None if p is None else (t.dtype, p % _ALIGNED == 0)
+        for t, p in zip(tensors, pointers, strict=True)
+    ]
+    long: Any = None
+    if numbers and not (min(numbers) >= -_INT32 and max(numbers) < _INT32):
+        long = tuple(not -_INT32 <= n < _INT32 for n in numbers)
+    return (id(kernel), index, *meta.values(), *kinds, long)
 
 
 def _three(grid: Grid) -> Grid:
