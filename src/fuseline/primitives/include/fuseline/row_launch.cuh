@@ -67,7 +67,7 @@ bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
 }
 
 // The same by clusters that stay, as many as the GPU has room for, with 32 KB on their way to each
-// block.
+// block. False where each would have one row.
 template <typename Shape, typename Op>
 bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   constexpr int ROOM = Shape::VEC * Shape::ITEMS * Shape::MAX_THREADS * Op::INPUTS *
@@ -81,8 +81,8 @@ bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
           done);
   static Answers answers[kMaxCluster + 1];
   const int64_t held = l.size ? answers[l.size].of([&] { return clusters_held(kernel, l); }) : 0;
-  if (held == 0) return false;
-  with_config(l, std::min(a.rows, held), stream, [&](const cudaLaunchConfig_t& config) {
+  if (held == 0 || a.rows <= held) return false;  // nothing to bring while the first are made
+  with_config(l, held, stream, [&](const cudaLaunchConfig_t& config) {
     return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
   });
   return true;
