@@ -13,6 +13,7 @@ import shutil
 import subprocess
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -72,24 +73,11 @@ def build(tmp_path_factory):
     return library
 
 
-@pytest.fixture(scope="module")
-def backward(build):
-    return build("backward")
+def library_fixture(name: str) -> Any:
+    return pytest.fixture(scope="module", name=name)(lambda build: build(name))
 
 
-@pytest.fixture(scope="module")
-def forward(build):
-    return build("forward")
-
-
-@pytest.fixture(scope="module")
-def gelu(build):
-    return build("gelu")
-
-
-@pytest.fixture(scope="module")
-def softmax(build):
-    return build("softmax")
+backward, forward, gelu, softmax = map(library_fixture, ("backward", "forward", "gelu", "softmax"))
 
 
 def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:

@@ -109,7 +109,9 @@ def test_parameters_at_odd_addresses(dtype: torch.dtype) -> None:
                 assert trial.wrong(inputs | {name: odd}, "fwd") is None, (n, name, offset)
 
 
-@pytest.mark.parametrize(("op", "dtype"), [(op, d) for op, all in STREAMED.items() for d in all])
+@pytest.mark.parametrize(
+    ("op", "dtype"), [(op, d) for op, dtypes in STREAMED.items() for d in dtypes]
+)
 @pytest.mark.parametrize("n", [20000, 32768, 65536])
 def test_rows_that_clusters_take_in_turn(op: str, dtype: torch.dtype, n: int) -> None:
     """Each cluster several; the bits, of rows that are to be repaired as well, are those of few."""

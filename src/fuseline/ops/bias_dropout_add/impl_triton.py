@@ -1,7 +1,7 @@
 """Bias, dropout and residual in Triton: y = residual + dropout(x + bias), dx = dropout(dy).
 
 Operands that lie alike are one run of elements; others are cut in tiles, in which those that lie
-across the output are transposed through shared memory. Not measured on a GPU yet.
+across the output are transposed through shared memory.
 """
 
 from __future__ import annotations
@@ -11,26 +11,18 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from fuseline.core import native
+from fuseline.ops.bias_dropout_add.impl_triton_kernels import flat_kernel, tile_kernel
 from fuseline.primitives import philox
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import launch
-from fuseline.primitives.triton.rms import float64_of
 from fuseline.primitives.triton.rows import divide_up, halves
 
 Drop = tuple[float, int]  # p and seed
 Strides = tuple[int, ...]
 
-_DRAW = ["seed", "threshold", "scale_high", "scale_low"]
-_AXES = ["row", "col", "axis1", "axis0"]
-_COUNTS = [
-    *("n_rows", "n_cols", "n_axis1", "first"),
-    *(f"{t}_{axis}" for t in ("out", "x", "bias", "residual", "position") for axis in _AXES),
-]
 # Axes that a launch has: a tile's two and two around it; of more, one launch for each slice.
 _MOST_AXES = 4
 _ALONG_ROWS, _ALONG_COLS, _ACROSS, _NOT = 0, 1, 2, 3
@@ -53,142 +45,6 @@ _FEW = 1 << 17
 _TRANSPOSED_FEW = {2: Tile(16, 64, 2), 4: Tile(16, 32, 2), 8: Tile(16, 16, 2)}
 _TRANSPOSED = {2: Tile(64, 64, 4), 4: Tile(64, 32, 4), 8: Tile(32, 32, 4)}
 _STRAIGHT = Tile(1, 1024, 4)
-
-
-@triton.jit
-def _kept(seed, position, threshold):
-    """Which elements dropout keeps, each drawing for itself."""
-    a, b, c, d = tl.randint4x(seed, position >> 2)
-    lane = position & 3
-    return tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d)) >= threshold
-
-
-@triton.jit
-def _kept_by_fours(seed, counter, threshold):
-    """The same for the four elements of each counter: four times as many columns."""
-    a, b, c, d = tl.randint4x(seed, counter)
-    pairs = tl.join(
-        tl.join(a >= threshold, c >= threshold), tl.join(b >= threshold, d >= threshold)
-    )
-    return tl.reshape(pairs, (counter.shape[0], counter.shape[1] * 4))
-
-
-@triton.jit
-def _store_sum(out, x, bias, residual, kept, mask, scale_high, scale_low):
-    """Stores residual + (x + bias) * factor; bias, residual and kept None: without them."""
-    C: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
-    v = tl.load(x, mask).to(C)
-    if bias is not None:
-        v += tl.load(bias, mask).to(C)
-    if kept is not None:
-        v *= tl.where(kept, float64_of(scale_high, scale_low).to(C), 0.0)
-    if residual is not None:
-        v += tl.load(residual, mask).to(C)
-    tl.store(out, v.to(out.dtype.element_ty), mask)
-
-
-@triton.jit(do_not_specialize=["n", *_DRAW])
-def _flat_kernel(
-    out_ptr, x_ptr, bias_ptr, residual_ptr, n, seed, threshold, scale_high, scale_low,
-    DROP: tl.constexpr, VEC: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
-    """Owns COLS consecutive elements: reads x, bias and residual once, writes out."""
-    start = tl.program_id(0).to(tl.int64) * COLS
-    at = start + tl.arange(0, COLS)
-    kept = None
-    if DROP:
-        counter = (start >> 2) + tl.arange(0, COLS // 4)
-        fours = _kept_by_fours(seed, counter[None, :], threshold.to(tl.uint32, bitcast=True))
-        kept = tl.reshape(fours, (COLS,))
-    bias = None
-    residual = None
-    if bias_ptr is not None:
-        bias = bias_ptr + at
-        residual = residual_ptr + at
-    mask = at < n // VEC * VEC
-    _store_sum(out_ptr + at, x_ptr + at, bias, residual, kept, mask, scale_high, scale_low)
-
-
-@triton.jit
-def _places(
-    ptr, rows, cols, axis1, axis0, row, col, step1, step0,
-    UNIT: tl.constexpr, ROW_VEC: tl.constexpr, COL_VEC: tl.constexpr,
-):  # fmt: skip
-    """Pointers to a tile of an operand, with what is known of its alignment."""
-    outer = axis1 * step1 + axis0 * step0
-    if UNIT == 1:
-        at = rows[:, None] * (row // COL_VEC * COL_VEC) + cols[None, :]
-        outer = outer // COL_VEC * COL_VEC
-    elif UNIT == 0:
-        at = rows[:, None] + cols[None, :] * (col // ROW_VEC * ROW_VEC)
-        outer = outer // ROW_VEC * ROW_VEC
-    else:
-        at = rows[:, None] * row + cols[None, :] * col
-    return ptr + outer + at
-
-
-@triton.jit(do_not_specialize=[*_COUNTS, *_DRAW])
-def _tile_kernel(
-    out_ptr, x_ptr, bias_ptr, residual_ptr, n_rows, n_cols, n_axis1,
-    out_row, out_col, out_axis1, out_axis0, x_row, x_col, x_axis1, x_axis0,
-    bias_row, bias_col, bias_axis1, bias_axis0,
-    residual_row, residual_col, residual_axis1, residual_axis0,
-    position_row, position_col, position_axis1, position_axis0, first,
-    seed, threshold, scale_high, scale_low,
-    X: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, DROP: tl.constexpr,
-    ROW_VEC: tl.constexpr, COL_VEC: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-):  # fmt: skip
-    """Owns ROWS x COLS elements of one slice: reads x, bias and residual once, writes out.
-
-    X, BIAS, RESIDUAL: along which axis of the tile they are contiguous, if along one. DROP: along
-    which four elements share a counter; 3: no dropout.
-    """
-    row_tiles = (n_rows + ROWS - 1) // ROWS
-    col_tiles = (n_cols + COLS - 1) // COLS
-    tile = tl.program_id(0)
-    col_start = (tile % col_tiles).to(tl.int64) * COLS
-    row_start = (tile // col_tiles % row_tiles).to(tl.int64) * ROWS
-    outer = (tile // col_tiles // row_tiles).to(tl.int64)
-    axis1, axis0 = outer % n_axis1, outer // n_axis1
-    rows = row_start + tl.arange(0, ROWS)
-    cols = col_start + tl.arange(0, COLS)
-    kept = None
-    if DROP != 3:
-        limit = threshold.to(tl.uint32, bitcast=True)
-        start = first + axis1 * position_axis1 + axis0 * position_axis0
-        if DROP == 1:
-            lines = start + rows * position_row
-            counters = (col_start >> 2) + tl.arange(0, COLS // 4)
-            kept = _kept_by_fours(seed, (lines >> 2)[:, None] + counters[None, :], limit)
-        elif DROP == 0:
-            lines = start + cols * position_col
-            counters = (row_start >> 2) + tl.arange(0, ROWS // 4)
-            kept = tl.trans(_kept_by_fours(seed, (lines >> 2)[:, None] + counters[None, :], limit))
-        else:
-            each = rows[:, None] * position_row + cols[None, :] * position_col
-            kept = _kept(seed, start + each, limit)
-    out = _places(
-        out_ptr, rows, cols, axis1, axis0, out_row, out_col, out_axis1, out_axis0,
-        1, ROW_VEC, COL_VEC,
-    )  # fmt: skip
-    x = _places(
-        x_ptr, rows, cols, axis1, axis0, x_row, x_col, x_axis1, x_axis0, X, ROW_VEC, COL_VEC
-    )
-    bias = None
-    residual = None
-    if bias_ptr is not None:
-        bias = _places(
-            bias_ptr, rows, cols, axis1, axis0, bias_row, bias_col, bias_axis1, bias_axis0,
-            BIAS, ROW_VEC, COL_VEC,
-        )  # fmt: skip
-        residual = _places(
-            residual_ptr, rows, cols, axis1, axis0,
-            residual_row, residual_col, residual_axis1, residual_axis0,
-            RESIDUAL, ROW_VEC, COL_VEC,
-        )  # fmt: skip
-    row_mask = rows < n_rows // ROW_VEC * ROW_VEC
-    mask = row_mask[:, None] & (cols < n_cols // COL_VEC * COL_VEC)[None, :]
-    _store_sum(out, x, bias, residual, kept, mask, scale_high, scale_low)
 
 
 class _Axis(NamedTuple):
@@ -276,13 +132,13 @@ def _plan(
     tiles = divide_up(rows.size, tile.rows) * divide_up(cols.size, tile.cols)
     steps_of = (axis.strides[o] for o in range(_POSITION + 1) for axis in frame)
     counts = (rows.size, cols.size, frame.axis1.size, *steps_of)
-    return _Plan(_tile_kernel, (tiles * around,), counts, meta, tile)
+    return _Plan(tile_kernel, (tiles * around,), counts, meta, tile)
 
 
 def _flat_plan(n: int, drop: bool, itemsize: int) -> _Plan:
     meta = {"DROP": drop, "VEC": _common(16 // itemsize, n), "COLS": _STRAIGHT.cols}
     grid = (divide_up(n, _STRAIGHT.cols),)
-    return _Plan(_flat_kernel, grid, (n,), meta | {"num_warps": _STRAIGHT.warps})
+    return _Plan(flat_kernel, grid, (n,), meta | {"num_warps": _STRAIGHT.warps})
 
 
 def _axes(shape: Sequence[int], strides: Sequence[Strides]) -> list[_Axis]:
@@ -354,7 +210,7 @@ def _run(
             start = first + (i * steps[outermost] if steps else 0)
             _run(out.select(outermost, i), slices, drop, wrap, rest, start)
         return
-    counts = plan.counts if plan.kernel is _flat_kernel else (*plan.counts, first)
+    counts = plan.counts if plan.kernel is flat_kernel else (*plan.counts, first)
     launch(plan.kernel, plan.grid, (out, *operands, *counts, *_draw(drop)), plan.meta, wrap)
 
 

@@ -17,6 +17,20 @@ inline void check(const Tensor& x, Tensor& bias) {
   bias = counted_contiguous(bias);
 }
 
+inline void check(const Tensor& dy, const Tensor& x, Tensor& bias) {
+  check(x, bias);
+  kArgs.check_twin("dy", dy, x);
+}
+
+// Each empty where it is not asked for.
+struct Gradients {
+  Tensor dx, dbias;
+
+  Gradients(const Tensor& x, const Tensor& bias, bool need_dx, bool need_dbias)
+      : dx(need_dx ? allocate_like(x) : allocate_none(x)),
+        dbias(need_dbias ? allocate_like(bias) : allocate_none(x)) {}
+};
+
 inline bool is_tanh(const std::string& approximate) {
   STD_TORCH_CHECK(approximate == "tanh" || approximate == "none", "bias_gelu: approximate is '",
                   approximate, "', expected 'tanh' or 'none'");

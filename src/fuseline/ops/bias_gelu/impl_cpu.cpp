@@ -26,17 +26,18 @@ Tensor forward(const Tensor& x, Tensor bias, std::string approximate) {
   return y;
 }
 
-// dx and dbias, each empty where it is not asked for.
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bias,
                                     std::string approximate, bool need_dx, bool need_dbias) {
-  check(x, bias);
-  kArgs.check_twin("dy", dy, x);
-  Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
-  Tensor dbias = need_dbias ? allocate_like(bias) : allocate_none(x);
+  check(dy, x, bias);
+  Gradients grads(x, bias, need_dx, need_dbias);
   const Rows dys = rows_of(dy), xs = rows_of(x);
-  const BackwardArgs args{
-      dys.data(), xs.data(), bias.const_data_ptr(), need_dx ? dx.mutable_data_ptr() : nullptr, xs.n,
-      dys.stride, xs.stride};
+  const BackwardArgs args{dys.data(),
+                          xs.data(),
+                          bias.const_data_ptr(),
+                          need_dx ? grads.dx.mutable_data_ptr() : nullptr,
+                          xs.n,
+                          dys.stride,
+                          xs.stride};
   const int element = static_cast<int>(element_of(x));
   const auto rows = kernels().backward[formula(approximate)][element];
   const Chunks chunks(xs.rows);
@@ -47,12 +48,12 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
     rows(args, first, last, need_dbias ? sums + c * n : nullptr);
   });
   if (need_dbias) {
-    void* const to = dbias.mutable_data_ptr();
+    void* const to = grads.dbias.mutable_data_ptr();
     parallel(n, chunks.count, [&](int64_t first, int64_t last) {
       kernels().sum_chunks[element](sums, chunks.count, n, first, last, to);
     });
   }
-  return {dx, dbias};
+  return {grads.dx, grads.dbias};
 }
 
 }  // namespace

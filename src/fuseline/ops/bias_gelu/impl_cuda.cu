@@ -44,13 +44,10 @@ Tensor forward(const Tensor& x, Tensor bias, std::string approximate) {
   return y;
 }
 
-// dx and dbias, each empty where it is not asked for.
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bias,
                                     std::string approximate, bool need_dx, bool need_dbias) {
-  check(x, bias);
-  kArgs.check_twin("dy", dy, x);
-  Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
-  Tensor dbias = need_dbias ? allocate_like(bias) : allocate_none(x);
+  check(dy, x, bias);
+  Gradients grads(x, bias, need_dx, need_dbias);
   const Rows dys = rows_of(dy), xs = rows_of(x);
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
@@ -61,11 +58,11 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
     a.dy = static_cast<const T*>(dys.data());
     a.x = static_cast<const T*>(xs.data());
     a.bias = elements<T>(bias);
-    a.dx = need_dx ? static_cast<T*>(dx.mutable_data_ptr()) : nullptr;
+    a.dx = need_dx ? static_cast<T*>(grads.dx.mutable_data_ptr()) : nullptr;
     a.dy_stride = dys.stride;
     a.x_stride = xs.stride;
     a.parts = parts_of(a, xs.rows, xs.n, need_dbias, sm_count(device.index));
-    T* const sums = need_dbias ? static_cast<T*>(dbias.mutable_data_ptr()) : nullptr;
+    T* const sums = need_dbias ? static_cast<T*>(grads.dbias.mutable_data_ptr()) : nullptr;
     const bool whole = a.parts == 1 && std::is_same_v<T, Stat<T>>;
     const int64_t size = need_dbias && !whole ? a.parts * xs.n : 0;
     const Tensor partial =
@@ -74,7 +71,7 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
     constexpr Formula F = decltype(formula)::value;
     FUSELINE_CUDA_CHECK(launch<F>(a, sums, xs.rows, xs.n, current_stream(device.index)));
   });
-  return {dx, dbias};
+  return {grads.dx, grads.dbias};
 }
 
 }  // namespace
