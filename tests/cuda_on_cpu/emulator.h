@@ -25,6 +25,8 @@
 #define __launch_bounds__(...)
 #undef __grid_constant__
 #define __grid_constant__
+#undef __noinline__
+#define __noinline__
 
 inline uint3 threadIdx, blockIdx;
 inline dim3 blockDim, gridDim;
@@ -187,6 +189,12 @@ inline float __uint_as_float(unsigned bits) {
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
+}
+inline float __int_as_float(int bits) { return __uint_as_float(bits); }
+inline int __float_as_int(float v) {
+  int bits;
+  std::memcpy(&bits, &v, sizeof(bits));
+  return bits;
 }
 template <typename T>
 T __ldg(const T* p) {

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from fuseline.ops.bias_gelu.reference import longdouble
+from fuseline.ops.pointwise_chain.reference import longdouble as chain_longdouble
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src/fuseline"
@@ -58,8 +59,10 @@ def build(tmp_path_factory):
     (folder / "fuseline").mkdir()
     for path in HEADERS.glob("*.*h"):
         (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
-    for path in (SOURCE / "ops/bias_gelu").glob("impl_cuda*.cuh"):
-        (folder / path.name).write_text(for_a_cpu(path.read_text()))
+    for name in ("bias_gelu", "pointwise_chain"):
+        (folder / name).mkdir()
+        for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
+            (folder / name / path.name).write_text(for_a_cpu(path.read_text()))
     shutil.copy(HERE / "async_packs.cuh", folder / "fuseline")
     operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
     include = [f"-I{p}" for p in (folder, HERE, *operators)]
@@ -77,7 +80,8 @@ def library_fixture(name: str) -> Any:
     return pytest.fixture(scope="module", name=name)(lambda build: build(name))
 
 
-backward, forward, gelu, softmax = map(library_fixture, ("backward", "forward", "gelu", "softmax"))
+NAMES_OF_LIBRARIES = ("backward", "chain", "forward", "gelu", "softmax")
+backward, chain, forward, gelu, softmax = map(library_fixture, NAMES_OF_LIBRARIES)
 
 
 def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:
@@ -301,7 +305,7 @@ def test_softmaxes(softmax, name, n) -> None:
     assert off[1:].max() <= 3
 
 
-def run_gelu(library, name, tensors, shapes, numbers) -> list[Tensor]:
+def made(library, name, tensors, shapes, numbers) -> list[Tensor]:
     """Tensors of these shapes as the kernels leave them, which no order of threads may change."""
     found = []
     dtype = tensors[0].dtype
@@ -326,14 +330,14 @@ def test_gelu(gelu, dtype, shape, tanh) -> None:
         dy, numbers = rows(shape, dtype), [count, n, x.stride(0), tanh]
         which = "tanh" if tanh else "none"
         (right,) = longdouble("fwd", None, wide(x), wide(bias), which)
-        (y,) = run_gelu(gelu, "forward", [x, bias], [shape], numbers)
+        (y,) = made(gelu, "forward", [x, bias], [shape], numbers)
         tiny = torch.finfo(dtype).tiny * 2.0**24
         off = abs(wide(y) - right) / (abs(right) + tiny)
         assert off.max() <= {F32: 8, F64: 8, BF16: 0.51}[dtype] * torch.finfo(dtype).eps
         exact = longdouble("bwd", wide(dy), wide(x), wide(bias), which)
         for needs in ((1, 1), (1, 0), (0, 1)):
             shapes = [s if need else None for s, need in zip((shape, (n,)), needs, strict=True)]
-            found = run_gelu(gelu, "backward", [dy, x, bias], shapes, numbers)
+            found = made(gelu, "backward", [dy, x, bias], shapes, numbers)
             for got, grad in zip(found, exact, strict=True):
                 if got is not None:
                     limit = 6 * torch.finfo(dtype).eps * abs(grad).max()
@@ -342,5 +346,21 @@ def test_gelu(gelu, dtype, shape, tanh) -> None:
 
 def test_gelu_without_rows(gelu) -> None:
     x, bias = torch.empty(0, 64), torch.randn(64)
-    (dbias,) = run_gelu(gelu, "backward", [x, x, bias, None], [(64,)], [0, 64, 64, 1])
+    (dbias,) = made(gelu, "backward", [x, x, bias, None], [(64,)], [0, 64, 64, 1])
     assert not dbias.any()
+
+
+@pytest.mark.parametrize("numel", [1, 2, 7, 8, 1024, 1025, 5000])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_pointwise_chain(chain, dtype, numel) -> None:
+    """Angles near and far, of which bfloat16's have a way of their own; addresses askew."""
+    for stride in (None, numel + 3):
+        x, dy = (rows((1, numel), dtype, spread=s, stride=stride) for s in (30.0, 1.0))
+        x[:, ::5] *= 1e5
+        (y,) = made(chain, "forward", [x], [x.shape], [numel])
+        (dx,) = made(chain, "backward", [dy, x], [x.shape], [numel])
+        (right,) = chain_longdouble("fwd", None, wide(x))
+        limit = 5 * torch.finfo(dtype).eps
+        assert (abs(wide(y) - right) / abs(right)).max() <= limit
+        (right,) = chain_longdouble("bwd", wide(dy), wide(x))
+        assert (abs(wide(dx) - right) / (abs(wide(dy)) * (1 + abs(wide(x))))).max() <= limit

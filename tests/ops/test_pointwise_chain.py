@@ -19,7 +19,8 @@ from fuseline.testing.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["pointwise_chain"]
-IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+IMPLS = [("cpu", "auto")]
+IMPLS += [pytest.param("cuda", i, marks=pytest.mark.gpu) for i in ("cuda", "triton")]
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))

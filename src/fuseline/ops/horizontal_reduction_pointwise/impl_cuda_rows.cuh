@@ -39,7 +39,7 @@ struct Forward : rows::Alone {
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row&, const Packs<Forward, VEC>& pack,
                                                 rows::Nothing) const {
-    return trig<false, T>(pack.v[0]);
+    return cos_sin<true, false, T>(pack.v[0]).cos;
   }
   __device__ void finish(const Row& row, int64_t index) const {
     sums[index] = round_to<T>(static_cast<S>(row));
@@ -65,7 +65,7 @@ struct Backward : rows::Alone {
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
                                                 rows::Nothing) const {
-    Values<S, VEC> dx = trig<true, T>(pack.v[1]);
+    Values<S, VEC> dx = cos_sin<false, true, T>(pack.v[1]).sin;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) dx.v[v] = row - pack.v[0].v[v] * dx.v[v];
     return dx;

@@ -20,7 +20,8 @@ def pointwise_chain(x: Tensor, impl: str = "auto") -> Tensor:
 
     x     any shape, float64, float32, float16 or bfloat16; any layout. One copy is made unless it
           is contiguous.
-    impl  "auto", or one of "cpu", "triton", "eager" (the plain formula, which rounds four times).
+    impl  "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which rounds four
+          times).
 
     Returns y, contiguous, with x's shape and dtype, rounded once; computed in float32 (float64:
     float64). Where x * c equals c, at x = 1 alone, the gradient of max goes to each by half, as in

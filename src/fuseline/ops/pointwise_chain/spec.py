@@ -24,7 +24,7 @@ SPEC = OpSpec(
     longdouble=reference.longdouble,
     implementations=(
         Implementation("eager", impl_eager.pointwise_chain, role="eager"),
-        *ours(pointwise_chain, SELECTOR, "cpu", "triton"),
+        *ours(pointwise_chain, SELECTOR, "cpu", "triton", "cuda"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

@@ -119,6 +119,9 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if constexpr (FLOAT && !P::HEAVY) {
     if (a.n <= 128 * 8) return launch_held<Shape<VEC, 8 / VEC, 0, 128, P::TWO ? 8 : 12>>(a, op, s);
   }
+  if constexpr (P::HALF && !P::TWO) {
+    if (a.n <= 64 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 64>>(a, op, s);
+  }
   if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
   if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
   if constexpr (P::HEAVY && !P::HALF && !P::TWO) {
