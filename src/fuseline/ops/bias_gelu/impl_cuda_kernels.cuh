@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
     const int64_t row = first + i * a.apart;
-    if (row < t.rows) x[i] = load<T, VEC>(a.x + row * a.x_stride + column);
+    if (row < t.rows) x[i] = load<T, VEC>(retained(a.x) + row * a.x_stride + column);
   }
   const auto bias = unpack<S>(load<T, VEC>(a.bias + column));
 #pragma unroll
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
         if (row + i * step >= t.rows) break;
-        dy[i] = load<T, VEC>(a.dy + (row + i * step) * a.dy_stride + column);
-        x[i] = load<T, VEC>(a.x + (row + i * step) * a.x_stride + column);
+        dy[i] = load<T, VEC>(retained(a.dy) + (row + i * step) * a.dy_stride + column);
+        x[i] = load<T, VEC>(retained(a.x) + (row + i * step) * a.x_stride + column);
       }
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {

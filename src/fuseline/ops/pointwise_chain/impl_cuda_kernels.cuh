@@ -65,8 +65,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < PACKS; ++i) {
     const int64_t at = first + i * kThreads;
     if (at >= packs) break;
-    of[i] = load<T, VEC>(x + at * VEC);
-    if constexpr (BACKWARD) d[i] = load<T, VEC>(dy + at * VEC);
+    of[i] = load<T, VEC>(retained(x) + at * VEC);
+    if constexpr (BACKWARD) d[i] = load<T, VEC>(retained(dy) + at * VEC);
   }
 #pragma unroll
   for (int i = 0; i < PACKS; ++i) {

@@ -33,18 +33,27 @@ struct Arrival {
                  : "memory");
 #endif
   }
-  // Starts one of the copies; 16 divides addresses and bytes.
+  // Starts one of the copies; 16 divides addresses and bytes. RETAIN: see retained().
+  template <bool RETAIN = false>
   __device__ void copy(void* to, const void* from, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
     // What was read from this room through the other proxy was read before.
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     expect(bytes);
     if (bytes == 0) return;
-    asm volatile(
-        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
-        "[%3];" ::"r"(address(to)),
-        "l"(from), "r"(bytes), "r"(address(&state))
-        : "memory");
+    if constexpr (RETAIN) {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+          "[%1], %2, [%3], %4;" ::"r"(address(to)),
+          "l"(from), "r"(bytes), "r"(address(&state)), "l"(kEvictLast)
+          : "memory");
+    } else {
+      asm volatile(
+          "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+          "[%3];" ::"r"(address(to)),
+          "l"(from), "r"(bytes), "r"(address(&state))
+          : "memory");
+    }
 #endif
   }
   __device__ void wait(unsigned parity) const {

@@ -41,7 +41,7 @@ struct Place {
     const int64_t inside = active ? column - slice * a.inner : 0;
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) {
-      in[k] = a.in[k] + slice * a.stride[k] + inside + down * a.step[k];
+      in[k] = retained(a.in[k] + slice * a.stride[k] + inside + down * a.step[k]);
     }
     out = a.out.at((slice * a.n + down) * a.inner + inside);
   }

@@ -6,7 +6,8 @@
 //   OUTPUTS          tensors written, besides by finish()
 //   REPAIRS          whether there are rows, of which strange() tells, to be made otherwise, by
 //                    repair()
-//   INTENSE          whether to make rows of half types takes about as long as their memory
+//   INTENSE          whether to make rows takes nearly as long as their memory, of half types as
+//                    long
 //   aligned()        whether what `ahead` loads may be loaded in packs
 //   nothing()        stands for columns that are not there
 //   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
@@ -94,7 +95,10 @@ struct Inputs {
 
   __device__ __forceinline__ Inputs(const ArgsOf<Op>& a, int64_t row, int64_t first) {
 #pragma unroll
-    for (int k = 0; k < Op::INPUTS; ++k) at[k] = a.in[k] + row * a.stride[k] + first;
+    for (int k = 0; k < Op::INPUTS; ++k) {
+      at[k] = a.in[k] + row * a.stride[k] + first;
+      if constexpr (Op::OUTPUTS > 0) at[k] = retained(at[k]);
+    }
   }
   template <int VEC>
   __device__ __forceinline__ Packs<Op, VEC> load(int64_t column) const {
@@ -102,16 +106,6 @@ struct Inputs {
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) {
       p.v[k] = unpack<typename Op::S>(fuseline::load<typename Op::T, VEC>(at[k] + column));
-    }
-    return p;
-  }
-  template <int VEC, bool KEEP>
-  __device__ __forceinline__ Packs<Op, VEC> load_hinted(int64_t column) const {
-    Packs<Op, VEC> p;
-#pragma unroll
-    for (int k = 0; k < Op::INPUTS; ++k) {
-      p.v[k] =
-          unpack<typename Op::S>(fuseline::load_hinted<KEEP, typename Op::T, VEC>(at[k] + column));
     }
     return p;
   }
@@ -273,23 +267,18 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 }
 
 // The same of a row that is read again for each sum and for the output.
-template <int ROUND, int VEC, int THREADS, bool HINTS, typename Op>
+template <int ROUND, int VEC, int THREADS, typename Op>
 __device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row,
                                              const Inputs<Op>& in, int64_t cols, int64_t step,
                                              int64_t n) {
   if constexpr (ROUND < Op::ROUNDS) {
     auto part = Op::template Part<ROUND>::none();
     for (int64_t col = 0; col < cols; col += step) {
-      Packs<Op, VEC> held[1];
-      if constexpr (HINTS) {
-        held[0] = in.template load_hinted<VEC, true>(col);
-      } else {
-        held[0] = in.template load<VEC>(col);
-      }
+      Packs<Op, VEC> held[1] = {in.template load<VEC>(col)};
       part = plus(part, op.template sum<ROUND>(row, held, [](int) { return true; }));
     }
     op.template end<ROUND>(row, row_part<true, THREADS, ROUND>(part, THREADS), n);
-    rounds_again<ROUND + 1, VEC, THREADS, HINTS>(op, row, in, cols, step, n);
+    rounds_again<ROUND + 1, VEC, THREADS>(op, row, in, cols, step, n);
   }
 }
 
@@ -300,26 +289,21 @@ constexpr int kAgainBlocks =
     (Op::ROUNDS > 1 && Op::INPUTS * sizeof(typename Op::S) < 16);
 
 // A block owns a row of any length. With few registers a thread, a multiprocessor is full of
-// threads, and L1 (HINTS) or L2 keeps what is read again.
-template <typename Op, int VEC, int THREADS, bool HINTS>
+// threads, and L1 or L2 keeps what is read again.
+template <typename Op, int VEC, int THREADS>
 __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
     row_again_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
   const int64_t index = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * VEC;
   const int64_t cols = a.n - first, step = static_cast<int64_t>(THREADS) * VEC;
   const Inputs<Op> in(a, index, first);
   typename Op::Row row = op.begin(a, index);
-  rounds_again<0, VEC, THREADS, HINTS>(op, row, in, cols, step, a.n);
+  rounds_again<0, VEC, THREADS>(op, row, in, cols, step, a.n);
   if (threadIdx.x == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
     if (repaired<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
     const auto to = a.out.at(index * a.n + first);
     for (int64_t col = 0; col < cols; col += step) {
-      Packs<Op, VEC> last;
-      if constexpr (HINTS) {
-        last = in.template load_hinted<VEC, false>(col);
-      } else {
-        last = in.template load<VEC>(col);
-      }
+      const Packs<Op, VEC> last = in.template load<VEC>(col);
       const auto ahead = op.template ahead<VEC, false>(true, first + col);
       store_outputs<VEC>(to, col, op.out(row, last, ahead));
     }

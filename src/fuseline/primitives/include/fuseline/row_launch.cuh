@@ -88,10 +88,10 @@ bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   return true;
 }
 
-template <int VEC, int THREADS, bool HINTS, typename Op>
+template <int VEC, int THREADS, typename Op>
 void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   using Again = typename Op::Again;
-  const auto kernel = row_again_kernel<Again, VEC, THREADS, HINTS>;
+  const auto kernel = row_again_kernel<Again, VEC, THREADS>;
   static Answers done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
   kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
@@ -119,7 +119,7 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if constexpr (FLOAT && !P::HEAVY) {
     if (a.n <= 128 * 8) return launch_held<Shape<VEC, 8 / VEC, 0, 128, P::TWO ? 8 : 12>>(a, op, s);
   }
-  if constexpr (P::HALF && !P::TWO) {
+  if constexpr (!P::TWO) {  // absent elements take as long where each is worked on
     if (a.n <= 64 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 64>>(a, op, s);
   }
   if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
@@ -128,7 +128,9 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
     if (a.n <= 256 * 32) return launch_held<Holding<Op, VEC, 32, 0, 256>>(a, op, s);
   }
   if constexpr (P::THREADS > 256) {
-    if (a.n <= 512 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 512>>(a, op, s);
+    using Block = std::conditional_t<SINGLE && Op::INTENSE, Shape<VEC, HELD / VEC, 0, 512, 3>,
+                                     Holding<Op, VEC, HELD, 0, 512>>;
+    if (a.n <= 512 * HELD) return launch_held<Block>(a, op, s);
   }
   if constexpr (SINGLE && P::HEAVY) {
     if (launch_cluster<Shape<VEC, 32 / VEC, 0, 128, 8>>(a, op, s)) return;
@@ -143,7 +145,7 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
       return;
   }
   if (a.n <= 8 * 256 * 32 && launch_cluster<Clustered<Op, VEC, 32>>(a, op, s)) return;
-  launch_again<VEC, 512, false>(a, op, s);
+  launch_again<VEC, 512>(a, op, s);
 }
 
 // The same of operators whose outputs need more than the row: that costs registers early, and time
@@ -221,14 +223,14 @@ void launch_aligned_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   } else {
     if (a.n <= 512 * MOST) return launch_beside<MOST, 0, 512>(a, op, s);
   }
-  if (!launch_cluster_beside(a, op, s)) launch_again<kVec<typename Op::T>, 512, false>(a, op, s);
+  if (!launch_cluster_beside(a, op, s)) launch_again<kVec<typename Op::T>, 512>(a, op, s);
 }
 
 template <typename Op>
 void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if (a.n <= kWarp * 16) return launch_held<Holding<Op, 1, 16, kWarp, kSmallBlock>>(a, op, s);
   if (a.n <= 512 * 16) return launch_held<Holding<Op, 1, 16, 0, 512>>(a, op, s);
-  launch_again<1, 512, false>(a, op, s);
+  launch_again<1, 512>(a, op, s);
 }
 
 template <typename Op>

@@ -22,8 +22,8 @@ struct Coming {
   __device__ __forceinline__ void bring(int64_t index, int stage) const {
     if (index >= a.rows) return;
     for (int k = 0; k < Op::INPUTS; ++k) {
-      arrivals[stage].copy(place(stage, k), a.in[k] + index * a.stride[k] + first,
-                           count * static_cast<unsigned>(sizeof(T)));
+      arrivals[stage].copy<true>(place(stage, k), a.in[k] + index * a.stride[k] + first,
+                                 count * static_cast<unsigned>(sizeof(T)));
     }
   }
 };
