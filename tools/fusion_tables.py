@@ -62,7 +62,9 @@ def ratio(times: Times, above: str, below: str, column: str = "median_us") -> fl
 
 
 def table(cells: Cells, above: str, below: str) -> str:
-    """Ratios as a Markdown table, empty where one of the two was not measured."""
+    """Ratios as a Markdown table, empty where one of the two was not measured; "" if nowhere."""
+    if all(math.isnan(ratio(times, above, below)) for times in cells.values()):
+        return ""
     head = f"{above} / {below}\n\n| M \\ N | " + " | ".join(map(str, SIZES)) + " |\n"
     lines = [head + "|---" * (len(SIZES) + 1) + "|"]
     for m in SIZES:
@@ -143,7 +145,7 @@ def main(out: Path, exports: list[str]) -> None:
     (out / "summary.md").write_text("\n".join([head, "|---" * len(columns) + "|", *rows]) + "\n")
     for key, cells in found.items():
         name = "-".join(key)
-        tables = "\n\n".join(table(cells, *pair) for pair in RATIOS)
+        tables = "\n\n".join(filter(None, (table(cells, *pair) for pair in RATIOS)))
         (out / f"{name}.md").write_text(
             f"# {' '.join(key)}: kernel time with a cold cache\n\n{tables}\n"
         )

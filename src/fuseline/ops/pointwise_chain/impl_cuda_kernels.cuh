@@ -56,8 +56,7 @@ __device__ __forceinline__ Pack<T, VEC> backward_of(const Pack<T, VEC>& x,
 // y of x or, with dy, dx. A thread has BYTES of a tensor.
 template <bool BACKWARD, int BYTES, typename T, int VEC>
 __global__ void __launch_bounds__(kThreads)
-    chain_kernel(const T* __restrict__ dy, const T* __restrict__ x, T* __restrict__ to,
-                 int64_t packs) {
+    chain_kernel(const T* dy, const T* x, T* to, int64_t packs) {
   constexpr int PACKS = BYTES / sizeof(T) / VEC;
   const int64_t first = int64_t{blockIdx.x} * (PACKS * kThreads) + threadIdx.x;
   Pack<T, VEC> of[PACKS], d[PACKS];

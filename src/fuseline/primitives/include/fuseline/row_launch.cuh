@@ -205,14 +205,12 @@ template <typename Op>
 void launch_aligned_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   constexpr int BYTES = PlanBeside<Op>::BYTES, MOST = PlanBeside<Op>::MOST;
   if (a.n <= 4 * MOST) return launch_beside<MOST, 4, kSmallBlock>(a, op, s);
+  if (a.n <= 8 * MOST) return launch_beside<MOST, 8, kSmallBlock>(a, op, s);
+  if (a.n <= 16 * MOST) return launch_beside<MOST, 16, kSmallBlock>(a, op, s);
   if constexpr (BYTES == 4) {
-    if (a.n <= 16 * 8) return launch_beside<8, 16, kSmallBlock>(a, op, s);
-    if (a.n <= kWarp * 8) return launch_beside<8, kWarp, kSmallBlock>(a, op, s);
     if (a.n <= 64 * 8) return launch_beside<8, 0, 64>(a, op, s);
     if (a.n <= 128 * 8) return launch_beside<8, 0, 128>(a, op, s);
   } else {
-    if (a.n <= 8 * MOST) return launch_beside<MOST, 8, kSmallBlock>(a, op, s);
-    if (a.n <= 16 * MOST) return launch_beside<MOST, 16, kSmallBlock>(a, op, s);
     if (a.n <= kWarp * MOST) return launch_beside<MOST, kWarp, kSmallBlock>(a, op, s);
     if (a.n <= 64 * MOST) return launch_beside<MOST, 0, 64>(a, op, s);
   }
