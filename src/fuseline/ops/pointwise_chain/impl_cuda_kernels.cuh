@@ -44,8 +44,7 @@ __device__ __forceinline__ Pack<T, VEC> forward_of(const Pack<T, VEC>& x) {
   return pack<T>(chain<T>(unpack<Stat<T>>(x)));
 }
 template <typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> backward_of(const Pack<T, VEC>& x,
-                                                    const Pack<T, VEC>& dy) {
+__device__ __forceinline__ Pack<T, VEC> backward_of(const Pack<T, VEC>& x, const Pack<T, VEC>& dy) {
   auto dx = slope<T>(unpack<Stat<T>>(x));
   const auto factor = unpack<Stat<T>>(dy);
 #pragma unroll

@@ -1,5 +1,5 @@
-// Cosines and sines of a pack. The library's, but that what is far from 0 is a call of its own: it is
-// rare, and its code for each element of a row would not fit the cache of instructions.
+// Cosines and sines of a pack. The library's, but that what is far from 0 is a call of its own: it
+// is rare, and its code for each element of a row would not fit the cache of instructions.
 #pragma once
 
 #include "fuseline/packs.cuh"
