@@ -1,6 +1,7 @@
 // bias_gelu, chosen and launched as on a GPU.
-#include "bias_gelu/impl_cuda_launch.cuh"
 #include "emulator.h"
+
+#include "bias_gelu/impl_cuda_launch.cuh"
 
 namespace {
 
