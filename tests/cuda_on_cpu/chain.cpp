@@ -1,6 +1,6 @@
 // pointwise_chain, chosen and launched as on a GPU.
 #include "emulator.h"
-#include "pointwise_chain/impl_cuda_kernels.cuh"
+#include "ops/pointwise_chain/impl_cuda_kernels.cuh"
 
 namespace chain = fuseline::pointwise_chain;
 

@@ -1,7 +1,6 @@
 // bias_gelu, chosen and launched as on a GPU.
 #include "emulator.h"
-
-#include "bias_gelu/impl_cuda_launch.cuh"
+#include "ops/bias_gelu/impl_cuda_launch.cuh"
 
 namespace {
 

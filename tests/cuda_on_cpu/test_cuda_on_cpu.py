@@ -60,9 +60,9 @@ def build(tmp_path_factory):
     for path in HEADERS.glob("*.*h"):
         (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
     for name in ("bias_gelu", "pointwise_chain"):
-        (folder / name).mkdir()
+        (folder / "ops" / name).mkdir(parents=True)
         for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
-            (folder / name / path.name).write_text(for_a_cpu(path.read_text()))
+            (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
     shutil.copy(HERE / "async_packs.cuh", folder / "fuseline")
     operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
     include = [f"-I{p}" for p in (folder, HERE, *operators)]
