@@ -1,0 +1,69 @@
+"""Where torch's own sources define an ATen operator: the two files of entries that ship with torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+NATIVE = "ATen/native/native_functions.yaml"
+DERIVATIVES = "autograd/derivatives.yaml"
+_FIELD = {NATIVE: "- func: ", DERIVATIVES: "- name: "}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An operator's entry: the file within torchgen/packaged, its first line, its text."""
+
+    file: str
+    line: int
+    text: str
+
+
+def entries(op: str) -> list[Entry]:
+    """Entries of "aten::mm" ("aten::add.Tensor"); none for operators that are not ATen's."""
+    namespace, _, name = op.partition("::")
+    if namespace != "aten":
+        return []
+    return [found for file in _FIELD if (found := _entries(file).get(name))]
+
+
+def makes(op: str) -> str:
+    """How an ATen operator is made, by its entry: structured, composite, a kernel a backend."""
+    for entry in entries(op):
+        if entry.file == NATIVE:
+            return _made(entry.text)
+    return ""
+
+
+def _made(text: str) -> str:
+    if "structured_delegate:" in text:
+        return "structured: shape and type from the overload that it delegates to"
+    if "structured: True" in text:
+        return "structured: one meta function for all backends"
+    if "CompositeImplicitAutograd" in text or "dispatch:" not in text:
+        return "composite: written with other operators, which have the derivatives"
+    if "CompositeExplicitAutograd" in text:
+        return "composite with a derivative of its own"
+    return "a kernel a backend"
+
+
+@cache
+def _entries(file: str) -> dict[str, Entry]:
+    field, found = _FIELD[file], {}
+    lines = _packaged(file).read_text().splitlines()
+    starts = [i for i, line in enumerate(lines) if line.startswith("- ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        if lines[start].startswith(field):
+            name = lines[start].removeprefix(field).partition("(")[0]
+            block = [line for line in lines[start:end] if line and not line.startswith("#")]
+            found[name] = Entry(file, start + 1, "\n".join(block))
+    return found
+
+
+def _packaged(file: str) -> Path:
+    spec = find_spec("torchgen")
+    if spec is None or not spec.origin:
+        raise FileNotFoundError(f"torchgen/packaged/{file}: torchgen is not installed beside torch")
+    return Path(spec.origin).parent / "packaged" / file
