@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.profiler import ProfilerActivity, profile
 

@@ -1,10 +1,11 @@
-"""Where torch's own sources define an ATen operator: the two files of entries that ship with torch."""
+"""Where torch's sources define an ATen operator: two files of entries that ship with torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 
 NATIVE = "ATen/native/native_functions.yaml"
@@ -42,11 +43,18 @@ def _made(text: str) -> str:
         return "structured: shape and type from the overload that it delegates to"
     if "structured: True" in text:
         return "structured: one meta function for all backends"
-    if "CompositeImplicitAutograd" in text or "dispatch:" not in text:
-        return "composite: written with other operators, which have the derivatives"
-    if "CompositeExplicitAutograd" in text:
-        return "composite with a derivative of its own"
-    return "a kernel a backend"
+    backends = [key for key in _dispatched(text) if not key.startswith("Composite")]
+    if not backends:
+        return "composite: written with other operators"
+    others = "; written with other operators for the rest" if "    Composite" in text else ""
+    return f"a kernel each for {', '.join(backends)}{others}"
+
+
+def _dispatched(text: str) -> list[str]:
+    """Keys of an entry's dispatch table."""
+    rows = text.partition("  dispatch:\n")[2].splitlines()
+    table = takewhile(lambda row: row.startswith("    "), rows)
+    return [key for row in table for key in row.partition(":")[0].strip().split(", ")]
 
 
 @cache
