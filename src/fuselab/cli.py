@@ -37,6 +37,7 @@ def _command(arguments: Sequence[str] | None) -> int:
     from fuselab.plan import PlanError
     from fuselab.runner import WorkerError
     from fuselab.store import StoreError
+    from fuselab.trace.call import CallError
     from fuselab.worker.specs import SpecError
 
     try:
@@ -48,6 +49,8 @@ def _command(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (PlanError, SpecError) as error:
         return _fail(error, 2)
+    except CallError as error:
+        return _fail(error, 1)
     except (StoreError, WorkerError) as error:
         return _fail(error, 3)
     except BrokenPipeError:
@@ -271,6 +274,36 @@ def compare(
 
     wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
     return verb.run(a, b, wanted, **options)
+
+
+@cli.command()
+@click.argument("call", metavar="CALL")
+@click.option("--setup", metavar="FILE", help="Python file, run for the names that CALL uses.")
+@click.option(
+    "--under",
+    multiple=True,
+    type=click.Choice(["autocast", "inference_mode", "no_grad"]),
+    help="Run CALL within this context; may be repeated.",
+)
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Events within this many others are shown; JSON and page have all.",
+)
+@click.option("--out", metavar="DIR", help="Write DIR/trace.html too.")
+@device
+@as_json
+def trace(call: str, **options: Any) -> int:
+    """Walk one call from the Python function to the kernel, forward and backward.
+
+    CALL is a Python expression, which is run; x (4 x 64), w (64), torch, F, nn and fuseline are
+    there: fuselab trace "F.rms_norm(x, (64,), w)".
+    """
+    from fuselab.commands import trace as verb
+
+    return verb.run(call, **options)
 
 
 @cli.command()

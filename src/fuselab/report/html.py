@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from fuselab.page import environment
 from fuselab.report.files import replace
 from fuselab.report.plots import colors, inline_svg
 from fuselab.report.view import Value, View
@@ -17,13 +17,7 @@ _FULL_HEAT = 4.0  # log2: 16 times as fast has the full colour
 
 def to_html(view: View) -> str:
     """Return the page: no script, no load from outside, every text escaped."""
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    templates = environment(Path(__file__).with_name("templates"))
     charts = [section.charts for section in view.sections]
     names = dict.fromkeys(s.name for part in charts for chart in part for s in chart.series)
     palette = colors(list(names))

@@ -13,6 +13,13 @@ DERIVATIVES = "autograd/derivatives.yaml"
 _FIELD = {NATIVE: "- func: ", DERIVATIVES: "- name: "}
 
 
+_REST = {
+    "CompositeImplicitAutograd": "; for the others it decomposes",
+    "CompositeExplicitAutograd": "; one for the others",
+    "CompositeExplicitAutogradNonFunctional": "; one for the others",
+}
+
+
 @dataclass(frozen=True)
 class Entry:
     """An operator's entry: the file within torchgen/packaged, its first line, its text."""
@@ -43,11 +50,16 @@ def _made(text: str) -> str:
         return "structured: shape and type from the overload that it delegates to"
     if "structured: True" in text:
         return "structured: one meta function for all backends"
-    backends = [key for key in _dispatched(text) if not key.startswith("Composite")]
-    if not backends:
-        return "composite: written with other operators"
-    others = "; written with other operators for the rest" if "    Composite" in text else ""
-    return f"a kernel each for {', '.join(backends)}{others}"
+    keys = _dispatched(text)
+    backends = [key for key in keys if not key.startswith("Composite")]
+    composite = next((key for key in keys if key.startswith("Composite")), "")
+    if backends:
+        return f"a kernel each for {', '.join(backends)}{_REST.get(composite, '')}"
+    if composite.startswith("CompositeExplicit"):
+        return (
+            "composite, with explicit autograd: one kernel for all backends, a gradient of its own"
+        )
+    return "composite, with implicit autograd: decomposes into operators that have the gradients"
 
 
 def _dispatched(text: str) -> list[str]:

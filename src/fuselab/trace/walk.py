@@ -8,21 +8,28 @@ it to the next key, or calls the operator again below its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum
 from functools import cache
 
 import torch
-from torch._C import DispatchKeySet
 
+NEEDED = (
+    "DispatchKeySet",
+    "_dispatch_dump_table",
+    "_dispatch_keys",
+    "_dispatch_tls_local_exclude_set",
+    "_dispatch_tls_local_include_set",
+    "_jit_get_schemas_for_operator",
+)
 _ENTRY = re.compile(r"(\w+): (fallthrough )?(?:registered at )?(.*) \[([\w ]+)\]")
 _COMPOSITE = "math kernel"
 _PASSED_ON = ("Autograd", "Autocast", "ADInplaceOrView", "BackendSelect", "Functionalize", "Python")
 _INTERPRETED = ("FuncTorch", "PreDispatch")
 
 
-class Turn(StrEnum):
+class Turn(str, Enum):
     """What becomes of a call at one key."""
 
     PASSES = "falls through"
@@ -52,7 +59,12 @@ class Step:
     origin: str
 
 
-def keys_of(tensors: Iterable[torch.Tensor]) -> DispatchKeySet:
+def unavailable() -> list[str]:
+    """Return the private names that the walk needs and this torch has not."""
+    return [f"torch._C.{name}" for name in NEEDED if not hasattr(torch._C, name)]
+
+
+def keys_of(tensors: Iterable[torch.Tensor]) -> torch._C.DispatchKeySet:
     """Keys of a call with these tensors as this thread is set: modes add some, others are off."""
     keys = torch._C._dispatch_tls_local_include_set()
     for tensor in tensors:
@@ -60,7 +72,7 @@ def keys_of(tensors: Iterable[torch.Tensor]) -> DispatchKeySet:
     return keys - torch._C._dispatch_tls_local_exclude_set()
 
 
-def walk(op: str, keys: DispatchKeySet) -> Iterator[Step]:
+def walk(op: str, keys: torch._C.DispatchKeySet) -> Iterator[Step]:
     """The steps of a call of `op` ("aten::mm", with ".overload" if it has one) with these keys."""
     entries = table(op)
     for key in descending(keys):
@@ -73,7 +85,7 @@ def walk(op: str, keys: DispatchKeySet) -> Iterator[Step]:
             return
 
 
-def descending(keys: DispatchKeySet) -> Iterator[str]:
+def descending(keys: torch._C.DispatchKeySet) -> Iterator[str]:
     """Names of the keys, the one whose turn is first first."""
     while (highest := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
         yield str(highest).removeprefix("DispatchKey.")
@@ -97,3 +109,27 @@ def table(op: str) -> dict[str, Entry]:
     """Computed table of an operator: key -> what is registered for it."""
     found = (_ENTRY.fullmatch(line) for line in torch._C._dispatch_dump_table(op).splitlines())
     return {m[1]: Entry(place=m[3], origin=m[4], falls_through=bool(m[2])) for m in found if m}
+
+
+def overload(op: str, kinds: Sequence[str]) -> str:
+    """Return the first overload that takes arguments of these kinds ("aten::mul.Tensor").
+
+    The first of all if none does, "" if there is no such operator.
+    A profiler names operators without overload; its kinds are a dtype for a tensor, "Scalar",
+    "ScalarList", "TensorList", "" for None.
+    """
+    schemas = torch._C._jit_get_schemas_for_operator(op)
+    for schema in schemas:
+        types = [str(argument.type) for argument in schema.arguments]
+        if len(types) == len(kinds) and all(map(_takes, types, kinds)):
+            return f"{op}.{schema.overload_name}".removesuffix(".")
+    return f"{op}.{schemas[0].overload_name}".removesuffix(".") if schemas else ""
+
+
+def _takes(type_: str, kind: str) -> bool:
+    listed = "List" in type_
+    if kind == "":
+        return "Optional" in type_ or listed
+    if kind in ("TensorList", "ScalarList"):
+        return listed and ("Tensor" in type_) == (kind == "TensorList")
+    return not listed and ("Tensor" in type_) == (kind != "Scalar")
