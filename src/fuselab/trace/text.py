@@ -33,9 +33,9 @@ def facts(trace: Trace) -> Iterator[tuple[str, str]]:
     if trace.call.under:
         yield "under", ", ".join(trace.call.under)
     if trace.unavailable:
-        yield "no walk", f"unavailable in this torch: {', '.join(trace.unavailable)}"
+        yield "keys (->)", f"unavailable in this torch: {', '.join(trace.unavailable)}"
     else:
-        yield "keys -> ...", COMPUTED
+        yield "keys (->)", COMPUTED
 
 
 def to_record(trace: Trace) -> dict[str, Any]:
