@@ -277,6 +277,24 @@ def compare(
 
 
 @cli.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--style",
+    type=click.Choice(["stable", "classic"]),
+    default="stable",
+    show_default=True,
+    help="stable: CMake and LibTorch's stable ABI, one binary for many versions of torch and"
+    " Python. classic: setup.py, CUDAExtension and pybind11.",
+)
+@click.option("--dir", "folder", metavar="DIR", help="Default: NAME.")
+def new(name: str, style: str, folder: str | None) -> int:
+    """Write a package with an operator of your own: C++, CUDA, Triton, tests, spec, CI."""
+    from fuselab.commands import new as verb
+
+    return verb.run(name, style=style, folder=folder)
+
+
+@cli.command()
 @click.argument("call", metavar="CALL")
 @click.option("--setup", metavar="FILE", help="Python file, run for the names that CALL uses.")
 @click.option(

@@ -1,0 +1,51 @@
+"""Which names a package can have."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import sys
+from importlib.util import find_spec
+
+from fuselab.plan import PlanError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+LONGEST = 50
+
+
+def checked(name: str) -> str:
+    """Return a name that Python, C++, pip and the dispatcher take; PlanError says why not."""
+    if why := _why_not(name):
+        raise PlanError(
+            f"NAME: got {name!r}, {why}; expected lower-case letters, digits and _, a letter first"
+        )
+    return name
+
+
+def _why_not(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        return "which is no such name"
+    if len(name) > LONGEST:
+        return f"longer than {LONGEST} characters"
+    if name.endswith("_") or "__" in name:
+        return "which pip would write differently"
+    if keyword.iskeyword(name) or keyword.issoftkeyword(name):
+        return "a word of Python's"
+    if name in _CPP_WORDS:
+        return "a word of C++'s"
+    if name in sys.stdlib_module_names:
+        return "a module of Python's standard library"
+    if name in _NAMESPACES or find_spec(name) is not None:
+        return "a package or namespace that exists"
+    return ""
+
+
+# Namespaces of torch.ops that are taken, and names that the package's own folders have.
+_NAMESPACES = ("aten", "prim", "prims", "quantized", "torch", "inductor", "tests", "csrc", "spec")
+_CPP_WORDS = frozenset(  # one string: sixty words, six lines
+    "alignas alignof asm auto bool case catch char class concept const constexpr default delete do"
+    " double enum explicit export extern float friend goto inline int long mutable namespace"
+    " new noexcept operator private protected public register requires short signed sizeof static"
+    " struct switch template this throw typedef typename union unsigned using virtual void volatile"
+    " std main forward backward value slope".split()  # noqa: SIM905
+)
