@@ -81,14 +81,8 @@ def test_all_files_are_of_this_name_and_parse(style: str, tmp_path: Path) -> Non
 @styles
 def test_the_generated_python_is_clean(style: str, tmp_path: Path) -> None:
     write.create("my_op", style, tmp_path / "my_op")
-    ruff = [sys.executable, "-m", "ruff"]
-    folder = str(tmp_path / "my_op")
-    subprocess.run(
-        [*ruff, "check", "--isolated", "--select=E,F", "--line-length=100", folder], check=True
-    )
-    subprocess.run(
-        [*ruff, "format", "--isolated", "--line-length=100", "--check", folder], check=True
-    )
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=E,F,B"]
+    subprocess.run([*ruff, "--line-length=100", str(tmp_path / "my_op")], check=True)
 
 
 def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def _why_not(name: str) -> str:
         return "which pip would write differently"
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
         return "a word of Python's"
-    if name in _CPP_WORDS:
+    if name in _CPP_WORDS.split():
         return "a word of C++'s"
     if name in sys.stdlib_module_names:
         return "a module of Python's standard library"
@@ -42,10 +42,10 @@ def _why_not(name: str) -> str:
 
 # Namespaces of torch.ops that are taken, and names that the package's own folders have.
 _NAMESPACES = ("aten", "prim", "prims", "quantized", "torch", "inductor", "tests", "csrc", "spec")
-_CPP_WORDS = frozenset(  # one string: sixty words, six lines
+_CPP_WORDS = (
     "alignas alignof asm auto bool case catch char class concept const constexpr default delete do"
     " double enum explicit export extern float friend goto inline int long mutable namespace"
     " new noexcept operator private protected public register requires short signed sizeof static"
     " struct switch template this throw typedef typename union unsigned using virtual void volatile"
-    " std main forward backward value slope".split()  # noqa: SIM905
+    " std main forward backward value slope"
 )
