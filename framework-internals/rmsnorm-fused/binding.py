@@ -78,8 +78,8 @@ def to_markdown(rows: list[dict[str, object]], device: str, rounds: int) -> str:
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "CPU"
     head = [
         f"us a call on the host, {device} ({name}), torch {torch.__version__}, Python "
-        f"{platform.python_version()}; x {SHAPE[0]} x {SHAPE[1]} float32; median of {rounds} blocks "
-        f"of {CALLS} calls with its 95 % interval, all ways in turn",
+        f"{platform.python_version()}; x {SHAPE[0]} x {SHAPE[1]} float32; median of {rounds} "
+        f"blocks of {CALLS} calls with its 95 % interval, all ways in turn",
         "",
         f"| way | kernel | {' | '.join(COLUMNS)} |",
         f"|---|---|{'---:|' * len(COLUMNS)}",
