@@ -34,6 +34,7 @@ def command(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: Sequence[str] | None) -> int:
+    from fuselab.explain.run import ExplainError
     from fuselab.plan import PlanError
     from fuselab.runner import WorkerError
     from fuselab.store import StoreError
@@ -49,7 +50,7 @@ def _command(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except (PlanError, SpecError) as error:
         return _fail(error, 2)
-    except CallError as error:
+    except (CallError, ExplainError) as error:
         return _fail(error, 1)
     except (StoreError, WorkerError) as error:
         return _fail(error, 3)
@@ -274,6 +275,24 @@ def compare(
 
     wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
     return verb.run(a, b, wanted, **options)
+
+
+@cli.command()
+@click.argument("function", metavar="FUNCTION", required=False)
+@click.option("--list", "names", is_flag=True, help="Print the shipped examples.")
+@click.option("--out", metavar="DIR", help="Write DIR/explain-FUNCTION.html too.")
+@device
+@timeout
+@as_json
+def explain(function: str | None, **options: Any) -> int:
+    """Say what torch.compile makes of a function: breaks, recompilations, kernels, differences.
+
+    FUNCTION is FILE.py:FUNCTION, which is run, or the name of a shipped example. It is called as it
+    is, compiled for each size and compiled for any size, in a process with caches of its own.
+    """
+    from fuselab.commands import explain as verb
+
+    return verb.run(function, **options)
 
 
 @cli.command()

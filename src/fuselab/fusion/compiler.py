@@ -25,6 +25,7 @@ from fuselab.fusion.scheduler import SILENT, Graph, Refusal, examine
 
 NO_CACHE_WARNING = "dynamo_pgo force disabled"
 BREAK = "graph break"
+PHASES = ("dynamo", "AOT autograd", "inductor", "code generation and its compiler")
 
 
 class Watch:
@@ -66,7 +67,7 @@ class Watch:
         failed = [
             f"{_code(found)} runs in eager: {_first_lines(found.fail_reason or found.fail_type)}"
             for found in self._compilations
-            if found.fail_type
+            if found.fail_type and found.co_name
         ]
         return (*broken, *failed, *self._skipped)
 
@@ -80,8 +81,42 @@ class Watch:
         return tuple(
             f"{_code(found)} because of {_first_lines(found.recompile_reason)}"
             for found in self._compilations
-            if found.recompile_reason
+            if found.recompile_reason and found.co_name
         )
+
+    def hints(self) -> tuple[str, ...]:
+        """Return what torch advises for each graph break of `breaks` that it has a record of."""
+        lines = (found.reason.splitlines() for found in utils.graph_break_reasons)
+        return tuple(
+            " ".join(line.strip().removeprefix("Hint: ") for line in those if "Hint:" in line)
+            for those in lines
+        )
+
+    def limits(self) -> tuple[str, ...]:
+        """Return a text for each function that had been compiled too often to be once more."""
+        # Of such a compilation the record has its number, 0/8, and no function.
+        names = {_frame(found): _code(found) for found in self._compilations if found.co_name}
+        return tuple(
+            f"{names.get(_frame(found), 'a function')} stays in eager from then on: "
+            f"{_first_lines(found.recompile_reason)}"
+            for found in self._compilations
+            if found.recompile_reason and not found.co_name
+        )
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds of all compilations by phase."""
+        ends = (
+            "dynamo_cumulative_compile_time_us",
+            "aot_autograd_cumulative_compile_time_us",
+            "inductor_cumulative_compile_time_us",
+            "inductor_code_gen_cumulative_compile_time_us",
+        )
+        # Each of these holds those after it.
+        sums = [sum(getattr(c, end, None) or 0 for c in self._compilations) for end in ends]
+        return {
+            phase: (outer - inner) / 1e6
+            for phase, outer, inner in zip(PHASES, sums, [*sums[1:], 0], strict=True)
+        }
 
     def _hooks(self) -> Iterator[tuple[Any, str, Any]]:
         yield CompiledFxGraph, "__init__", self._made(CompiledFxGraph.__init__)
@@ -153,6 +188,10 @@ def _break(reason: str, stack: Sequence[traceback.FrameSummary]) -> str:
     places = " > ".join(f"{Path(s.filename).name}:{s.lineno} in {s.name}" for s in stack)
     code = f": {stack[-1].line}" if stack else ""
     return f"{_first_lines(reason)} | {places}{code}"
+
+
+def _frame(found: Any) -> str:
+    return str(found.compile_id).partition("/")[0]
 
 
 def _code(found: Any) -> str:

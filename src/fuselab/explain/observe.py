@@ -1,0 +1,186 @@
+"""Runs the function in each mode and notes what torch.compile did."""
+
+from __future__ import annotations
+
+import resource
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Break, Explanation, Mode, Size
+from fuselab.explain.target import Target
+from fuselab.fusion.compiler import Watch
+from fuselab.fusion.ledger import Ledger
+
+# Rounding of fp32, and of the halves, relative to the largest value.
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+LATER = 5
+_API = ("cuda", "cuLaunch")
+
+
+def explain(target: Target, device: str, backend: str = "inductor") -> Explanation:
+    """Return the function's modes: as it is, compiled for each size, compiled for any size."""
+    # The same values for all modes: made once, copied for each call.
+    arguments = [tuple(target.inputs(size)) for size in target.sizes]
+    modes, expected = [], None
+    for name, function in _modes(target.function, backend):
+        mode, results = _observe(name, function, target.sizes, arguments, expected, device)
+        expected = expected or results
+        modes.append(mode)
+    return Explanation(
+        function=target.name,
+        place=target.place,
+        device=device,
+        torch=torch.__version__,
+        modes=tuple(modes),
+        tolerance=_tolerance(arguments),
+    )
+
+
+def _modes(function: Callable[..., Any], backend: str) -> Iterable[tuple[str, Callable[..., Any]]]:
+    yield AS_IS, function
+    # Compiling is lazy: what was compiled for one mode is forgotten before the next.
+    yield STATIC, torch.compile(function, dynamic=False, backend=backend)
+    yield DYNAMIC, torch.compile(function, dynamic=True, backend=backend)
+
+
+def _observe(
+    name: str,
+    function: Callable[..., Any],
+    sizes: Sequence[Any],
+    arguments: Sequence[tuple[Any, ...]],
+    expected: list[Any] | None,
+    device: str,
+) -> tuple[Mode, list[Any]]:
+    results: list[Any] = []
+    seen: list[Size] = []
+    mode = Mode(name)
+    with Watch() as watch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for i, (size, given) in enumerate(zip(sizes, arguments, strict=True)):
+                first, out = _timed(function, given, device)
+                later = median(_timed(function, given, device)[0] for _ in range(LATER))
+                results.append(out)
+                difference = 0.0 if expected is None else _difference(out, expected[i])
+                seen.append(Size(str(size), first, 1e6 * later, difference))
+            mode = replace(mode, peak=_peak(function, arguments[-1], device))
+        except Exception as error:
+            text = str(error).strip().splitlines()
+            mode = replace(mode, error=f"{type(error).__name__}: {text[0] if text else ''}")
+        mode = replace(
+            mode,
+            breaks=_breaks(watch),
+            recompiles=watch.recompiles(),
+            limits=watch.limits(),
+            phases=watch.seconds(),
+            sizes=tuple(seen),
+        )
+        if not mode.error:
+            mode = _kernels(mode, watch, function, arguments[-1], device)
+    return mode, results
+
+
+def _kernels(
+    mode: Mode, watch: Watch, function: Callable[..., Any], given: tuple[Any, ...], device: str
+) -> Mode:
+    """Add the kernels of one call, by who made them, and on a GPU its launches."""
+    ready = _copies(given)
+    with Ledger() as ledger:
+        watch.ledger = ledger
+        function(*ready)
+    watch.ledger = None
+    kernels: dict[str, tuple[str, ...]] = {}
+    for kernel in ledger.kernels:
+        kernels[kernel.maker] = (*kernels.get(kernel.maker, ()), kernel.name)
+    names = [kernel.name for kernel in ledger.kernels]
+    unfused = tuple(f"{names[u.first]} | {names[u.second]}: {u.reason}" for u in ledger.unfused)
+    launches = _launches(function, given) if device.startswith("cuda") else {}
+    return replace(mode, kernels=kernels, unfused=unfused, graphs=ledger.graphs, launches=launches)
+
+
+def _launches(function: Callable[..., Any], given: tuple[Any, ...]) -> dict[str, int]:
+    ready = _copies(given)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as recorded:
+        function(*ready)
+        torch.cuda.synchronize()
+    names = Counter(event.name for event in recorded.events() or [])
+    return {name: count for name, count in sorted(names.items()) if name.startswith(_API)}
+
+
+def _breaks(watch: Watch) -> tuple[Break, ...]:
+    texts, hints = watch.breaks(), watch.hints()
+    parts = [text.partition(" | ") for text in texts]
+    padded = [*hints, *[""] * (len(texts) - len(hints))]
+    return tuple(Break(p[0], p[2], hint) for p, hint in zip(parts, padded, strict=False))
+
+
+def _timed(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> tuple[float, Any]:
+    ready = _copies(given)
+    _wait(device)
+    begin = perf_counter()
+    out = function(*ready)
+    _wait(device)
+    return perf_counter() - begin, out
+
+
+def _peak(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> int:
+    """Bytes beyond what was there before the call; a resident set never shrinks, so 0 on a CPU
+    says that no call before needed less."""
+    ready = _copies(given)
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function(*ready)
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    function(*ready)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+
+
+def _copies(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(
+        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
+        for t in given
+    )
+
+
+def _difference(out: Any, expected: Any) -> float | None:
+    """Return the largest difference over the largest value, None if the shapes differ."""
+    ours, theirs = (torch.utils._pytree.tree_leaves(tree) for tree in (out, expected))
+    if len(ours) != len(theirs):
+        return None
+    worst = 0.0
+    for a, b in zip(ours, theirs, strict=True):
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+            continue
+        if a.shape != b.shape:
+            return None
+        if a.numel():
+            a, b = a.detach().double(), b.detach().double()
+            worst = max(worst, ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item())
+    return worst
+
+
+def _tolerance(arguments: Sequence[tuple[Any, ...]]) -> float:
+    found = [
+        TOLERANCE[t.dtype]
+        for given in arguments
+        for t in given
+        if isinstance(t, torch.Tensor) and t.dtype in TOLERANCE
+    ]
+    return max(found, default=TOLERANCE[torch.float32])

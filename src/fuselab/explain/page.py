@@ -1,0 +1,18 @@
+"""An explanation as one HTML page that opens offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fuselab.explain.record import Explanation
+from fuselab.explain.text import phases
+from fuselab.explain.verdict import verdicts
+from fuselab.page import environment
+from fuselab.report.files import replace
+
+
+def write_page(found: Explanation, folder: Path) -> Path:
+    """Write DIR/explain-FUNCTION.html in one step and return its path."""
+    template = environment(Path(__file__).with_name("templates")).get_template("explain.html")
+    text = template.render(found=found, verdicts=verdicts(found), phases=phases)
+    return replace(folder / f"explain-{found.function}.html", text)

@@ -1,0 +1,53 @@
+"""An explanation as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuselab.explain.record import Explanation, Mode
+from fuselab.explain.verdict import verdicts
+
+
+def to_text(found: Explanation) -> str:
+    """Return verdicts first, then each mode."""
+    lines = [f"{found.function}  {found.place}", f"  torch {found.torch}, {found.device}", ""]
+    lines += verdicts(found)
+    for mode in found.modes:
+        lines += ["", mode.name, *(f"  {line}" for line in _mode(mode))]
+    return "\n".join(lines)
+
+
+def _mode(mode: Mode) -> Iterator[str]:
+    for size in mode.sizes:
+        off = "another shape" if size.difference is None else f"{size.difference:.1e}"
+        yield (
+            f"size {size.size}: first call {size.first_s:.3f} s, later {size.later_us:.0f} us,"
+            f" differs by {off}"
+        )
+    if mode.error:
+        yield f"raised {mode.error}"
+    if mode.compiles:
+        yield f"compiling: {phases(mode)}"
+    for number, found in enumerate(mode.breaks, 1):
+        yield f"break {number}: {found.reason}"
+        if found.place:
+            yield f"    {found.place}"
+        if found.hint:
+            yield f"    hint: {found.hint}"
+    for number, text in enumerate(mode.recompiles, 1):
+        yield f"recompilation {number}: {text}"
+    for text in mode.limits:
+        yield f"limit: {text}"
+    for maker, names in mode.kernels.items():
+        yield f"{maker} ({len(names)}): {', '.join(names)}"
+    for text in mode.unfused:
+        yield f"kept apart: {text}"
+    if mode.launches:
+        yield "GPU API: " + ", ".join(f"{name} {count}" for name, count in mode.launches.items())
+    if not mode.error:
+        yield f"peak: {mode.peak} B"
+
+
+def phases(mode: Mode) -> str:
+    """Return the seconds by phase."""
+    return ", ".join(f"{phase} {seconds:.2f} s" for phase, seconds in mode.phases.items())

@@ -1,0 +1,42 @@
+"""What follows from what was seen, in plain words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fuselab.explain.record import AS_IS, Explanation, Mode
+
+
+def verdicts(found: Explanation) -> list[str]:
+    """Return a sentence for each thing that a reader must know, mode by mode."""
+    before = next((mode for mode in found.modes if mode.name == AS_IS and not mode.error), None)
+    return [
+        f"{mode.name}: {sentence}"
+        for mode in found.modes
+        for sentence in _of(mode, before, found.tolerance)
+    ]
+
+
+def _of(mode: Mode, before: Mode | None, tolerance: float) -> Iterator[str]:
+    if mode.error:
+        yield f"it raises {mode.error}"
+        return
+    plain = mode.name == AS_IS
+    for limit in mode.limits:
+        yield f'"compiled" is eager: {limit}'
+    if mode.breaks:
+        yield f"{_many(len(mode.breaks), 'graph break')}, so {_many(mode.graphs, 'graph')} a call"
+    if mode.recompiles:
+        yield _many(len(mode.recompiles), "recompilation")
+    far = [size for size in mode.sizes if size.difference is None or size.difference > tolerance]
+    if far:
+        yield f"differs from eager by more than {tolerance:g} at {', '.join(s.size for s in far)}"
+    if plain and not mode.compiles:
+        yield f"nothing is compiled; {_many(mode.count, 'kernel')} a call"
+    elif not (mode.breaks or mode.recompiles or mode.limits or far):
+        was = f", {before.count} before" if before and not plain else ""
+        yield f"one graph for all sizes; {_many(mode.count, 'kernel')} a call{was}"
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

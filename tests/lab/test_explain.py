@@ -1,0 +1,223 @@
+"""fuselab explain: k breaks are reported as k, k recompilations as k, each with its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fuselab.cli import command
+from fuselab.explain.observe import explain
+from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Explanation, Mode, from_record
+from fuselab.explain.target import examples, load
+from fuselab.explain.verdict import verdicts
+
+FUNCTIONS = """
+import torch
+
+SIZES = (4, 6)
+many_sizes_SIZES = tuple(range(3, 7))
+too_many_sizes_SIZES = tuple(range(3, 15))
+many_numbers_SIZES = (2, 3, 4)
+kinds_SIZES = ("float32", "float64", "float16")
+
+
+def inputs(size, device):
+    return (torch.randn(size, 8, device=device),)
+
+
+def many_numbers_inputs(size, device):
+    return torch.randn(4, 8, device=device), float(size)
+
+
+def kinds_inputs(size, device):
+    return (torch.randn(4, 8, device=device).to(getattr(torch, size)),)
+
+
+def none(x):
+    return torch.softmax(x, -1) * 2
+
+
+def one(x):
+    y = x * 2
+    print("", end="")
+    return y + 1
+
+
+def two(x):
+    y = x * 2
+    print("", end="")
+    y = y + 1
+    print("", end="")
+    return y * 3
+
+
+def three(x):
+    y = x * 2
+    print("", end="")
+    y = y + x.sum().item()
+    torch._dynamo.graph_break()
+    return y * 3
+
+
+def many_sizes(x):
+    return x * 2
+
+
+def too_many_sizes(x):
+    return x * 2
+
+
+def many_numbers(x, n):
+    return x * 2 if n > 2.5 else x * 3
+
+
+def kinds(x):
+    return x * 2
+
+
+def raises(x):
+    return torch.mm(x, x)
+
+
+def by_itself(x):
+    return torch.compile(torch.nn.ReLU(), backend="eager")(x)
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("explain") / "functions.py"
+    path.write_text(FUNCTIONS)
+    return path
+
+
+def of(file: Path, name: str, backend: str = "eager") -> Explanation:
+    return explain(load(file, name, "cpu"), "cpu", backend)
+
+
+def modes(found: Explanation) -> dict[str, Mode]:
+    return {mode.name: mode for mode in found.modes}
+
+
+@pytest.mark.parametrize(("name", "k"), [("none", 0), ("one", 1), ("two", 2), ("three", 3)])
+def test_k_breaks_of_one_size_are_k(file: Path, name: str, k: int) -> None:
+    target = load(file, name, "cpu")
+    alone = type(target)(name, target.function, target.inputs, target.sizes[:1], target.place)
+    found = modes(explain(alone, "cpu", "eager"))
+    assert len(found[STATIC].breaks) == k
+    assert len(found[DYNAMIC].breaks) == k
+    assert found[AS_IS].breaks == ()
+    assert found[STATIC].recompiles == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "k"), [("none", 1), ("many_sizes", 3), ("too_many_sizes", 7), ("kinds", 2)]
+)
+def test_k_recompilations_are_k(file: Path, name: str, k: int) -> None:
+    found = modes(of(file, name))
+    assert len(found[STATIC].recompiles) == k
+    assert found[STATIC].breaks == ()
+    assert all(" because of " in text for text in found[STATIC].recompiles)
+
+
+def test_any_size_is_compiled_once(file: Path) -> None:
+    assert modes(of(file, "too_many_sizes"))[DYNAMIC].recompiles == ()
+
+
+def test_a_number_of_pythons_is_compiled_for_each_side_of_a_branch(file: Path) -> None:
+    assert len(modes(of(file, "many_numbers"))[STATIC].recompiles) >= 1
+
+
+def test_past_the_limit_compiled_is_eager(file: Path) -> None:
+    found = of(file, "too_many_sizes")
+    (limit,) = set(modes(found)[STATIC].limits)
+    assert limit.startswith("too_many_sizes (functions.py:")
+    assert any('"compiled" is eager' in line for line in verdicts(found))
+    assert modes(found)[DYNAMIC].limits == ()
+
+
+def test_a_break_has_the_users_line_and_a_hint(file: Path) -> None:
+    (broken, *_) = modes(of(file, "one"))[STATIC].breaks
+    line = 1 + FUNCTIONS.splitlines().index("def one(x):") + 2
+    assert broken.place.startswith(f"functions.py:{line} in one")
+    assert 'print("", end="")' in broken.place
+    assert "print" in broken.reason
+    assert "reorderable_logging_functions" in broken.hint
+
+
+def test_what_raises_is_told_with_its_message(file: Path) -> None:
+    found = of(file, "raises")
+    assert all(
+        mode.error.startswith("RuntimeError: ") for mode in found.modes if mode.name == AS_IS
+    )
+    assert any("raises" in line for line in verdicts(found))
+
+
+def test_what_compiles_by_itself_shows_that_as_it_is(file: Path) -> None:
+    assert modes(of(file, "by_itself"))[AS_IS].compiles
+
+
+def test_a_record_comes_back_as_it_was(file: Path) -> None:
+    found = of(file, "one")
+    assert from_record(json.loads(json.dumps(found.to_record()))) == found
+
+
+def test_the_shipped_examples_are_those_of_the_seed() -> None:
+    assert set(examples()) == {
+        "many_sizes",
+        *("compiled_inside", "made_inside", "compiled_once"),
+        "attention_pytorch",
+        *("naive_softmax", "compiled_naive_softmax", "nn_softmax", "compiled_nn_softmax"),
+        "torch_softmax",
+    }
+
+
+@pytest.mark.slow
+def test_the_command_has_a_process_of_its_own_and_a_page(
+    file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [f"{file}:one", "--json", "--device", "cpu", "--out", str(tmp_path / "new")]
+    assert command(["explain", *arguments]) == 0
+    record: dict[str, Any] = json.loads(capfd.readouterr().out)
+    found = from_record(record)
+    assert len(modes(found)[STATIC].breaks) == 2, "one for each of two sizes"
+    assert modes(found)[AS_IS].kernels == {"eager": ("mul", "add")}
+    assert modes(found)[STATIC].kernels == {"compiled": ("mul", "add")}
+    assert modes(found)[STATIC].graphs == 2
+    assert modes(found)[STATIC].phases["code generation and its compiler"] > 0
+    assert all(size.difference == 0 for size in modes(found)[STATIC].sizes)
+    page = (tmp_path / "new" / "explain-one.html").read_text()
+    assert "Graph break 1" in page
+    assert "src=" not in page
+
+
+@pytest.mark.parametrize(
+    ("function", "code", "words"),
+    [
+        ("nowhere", 2, ["FUNCTION", "'nowhere'", "attention_pytorch"]),
+        ("no/such.py:f", 2, ["FUNCTION", "no/such.py:f"]),
+        (f"{__file__}:absent", 2, ["FUNCTION", "no function 'absent'"]),
+        (f"{__file__}:of", 2, ["FUNCTION", "needs inputs(size, device) and SIZES"]),
+    ],
+)
+def test_errors_name_what_came(
+    function: str, code: int, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["explain", function, "--device", "cpu"]) == code
+    message = capfd.readouterr().err
+    assert all(word in message for word in words), message
+
+
+def test_a_process_that_takes_too_long_or_dies_is_an_error(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.py"
+    bad.write_text("import os\nSIZES = (1,)\ninputs = lambda *_: ()\ndef f():\n    os._exit(7)\n")
+    assert command(["explain", f"{bad}:f", "--device", "cpu"]) == 1
+    assert "code 7" in capfd.readouterr().err
+    bad.write_text("import time\ntime.sleep(60)\n")
+    assert command(["explain", f"{bad}:f", "--device", "cpu", "--timeout", "2"]) == 1
+    assert "after 2 s" in capfd.readouterr().err
