@@ -19,6 +19,8 @@ from fuselab.trace.walk import keys_of
 
 Keys = Callable[[list[torch.Tensor]], torch._C.DispatchKeySet | None]
 _NODE = "autograd::engine::evaluate_function: "
+# What the profiler does itself.
+_ITS_OWN = ("Activity Buffer Request", "Lazy Function Loading", "Instrumentation")
 _FORWARD, _BACKWARD, _FUNCTION = "fuselab::forward", "fuselab::backward", "fuselab::function::"
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 
@@ -144,6 +146,8 @@ def _within(
 def _tree(
     event: Any, depth: int, function: Function | None, functions: list[Function]
 ) -> Iterator[Event]:
+    if event.name in _ITS_OWN:
+        return
     if event.name.startswith(_FUNCTION):
         function = functions[int(event.name.removeprefix(_FUNCTION))]
         yield Event(Kind.FUNCTION, function.name, depth, function=function)
