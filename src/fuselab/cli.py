@@ -313,6 +313,24 @@ def new(name: str, style: str, folder: str | None) -> int:
     return verb.run(name, style=style, folder=folder)
 
 
+@cli.command("train-bench")
+@click.option("--size", type=click.Choice(["small", "medium", "full"]), default="small")
+@click.option("--steps", type=click.IntRange(min=1), default=30, show_default=True)
+@click.option("--variant", "variants", multiple=True, help="eager, jax, ...; default: all.")
+@click.option("--out", metavar="DIR", help="Write table, record and loss curves.")
+@device
+@timeout
+@as_json
+def train_bench(**options: Any) -> int:
+    """Train a small Llama alike in PyTorch (eager, compiled, with our norms) and in JAX.
+
+    Exit code 1 if the losses of an fp32 size differ by more than 1e-5 at any step.
+    """
+    from fuselab.commands import train_bench as verb
+
+    return verb.run(**options)
+
+
 @cli.command()
 @click.argument("call", metavar="CALL")
 @click.option("--setup", metavar="FILE", help="Python file, run for the names that CALL uses.")

@@ -1,0 +1,53 @@
+"""fuselab train-bench: one model, trained alike in PyTorch and in JAX."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from fuselab.commands import exits, select
+from fuselab.plan import PlanError
+from fuselab.training.bench import bench, to_markdown
+from fuselab.training.plot import draw
+from fuselab.training.record import apart, trained
+from fuselab.training.setting import SETTINGS
+from fuselab.training.variants import VARIANTS
+
+
+def run(
+    *,
+    size: str,
+    steps: int,
+    variants: Sequence[str] = (),
+    device: str | None = None,
+    timeout: int = 120,
+    out: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Train each variant in a process of its own; 1 if their fp32 losses differ too much."""
+    if out is not None and Path(out).exists() and not Path(out).is_dir():
+        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    where = select.device_of(device).partition(":")[0]
+    rows = []
+    for row in bench(variants or VARIANTS, size, steps, where, timeout):
+        click.echo(f"{row.variant}: done", err=True)
+        rows.append(row)
+    table = to_markdown(rows, size, where)
+    record = {"size": size, "device": where, "rows": [asdict(row) for row in rows]}
+    click.echo(json.dumps(record) if as_json else table.rstrip())
+    if out is not None:
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        stem = f"train-{size}-{where}"
+        (folder / f"{stem}.md").write_text(table)
+        (folder / f"{stem}.json").write_text(json.dumps(record) + "\n")
+        if trained(rows):
+            draw(trained(rows), folder / f"{stem}.svg")
+    if not trained(rows):
+        return exits.NO_DATA
+    same = SETTINGS[size].dtype != "float32" or not apart(rows)
+    return exits.OK if same else exits.FAILED

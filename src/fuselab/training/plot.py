@@ -1,0 +1,34 @@
+"""The loss curves as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("svg")
+import matplotlib.pyplot as plt
+
+from fuselab.training.record import Trained
+
+
+def draw(rows: Sequence[Trained], path: Path) -> None:
+    """Draw losses, and below them their differences from the first variant's."""
+    figure, (above, below) = plt.subplots(2, 1, figsize=(8, 5), sharex=True, layout="constrained")
+    first = rows[0]
+    for width, row in zip((6, 4.5, 3.5, 2.5, 1.2), rows, strict=False):
+        above.plot(row.losses, label=row.variant, linewidth=width, alpha=0.8)
+        if row is not first:
+            below.semilogy(
+                [abs(a - b) + 1e-12 for a, b in zip(row.losses, first.losses, strict=True)],
+                label=row.variant,
+            )
+    above.set_ylabel("loss")
+    below.set_ylabel(f"|loss - {first.variant}'s|")
+    below.set_xlabel("step")
+    above.legend(frameon=False)
+    for axes in (above, below):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path)
+    plt.close(figure)

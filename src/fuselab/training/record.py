@@ -1,0 +1,63 @@
+"""What training one variant gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+# Steps before the times are taken.
+WARM = 5
+LIMIT = 1e-5
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A variant's losses and seconds, step by step.
+
+    framework  with its version
+    peak       bytes: the allocator's on a GPU, the process's resident set on a CPU
+    note       what was patched
+    """
+
+    variant: str
+    framework: str
+    losses: tuple[float, ...]
+    seconds: tuple[float, ...]
+    peak: int
+    note: str
+
+    @property
+    def step(self) -> float:
+        """Median seconds of a step after the first ones."""
+        return median(self.seconds[WARM:] or self.seconds)
+
+    @property
+    def compile(self) -> float:
+        """Seconds that the first step took beyond a later one."""
+        return max(0.0, self.seconds[0] - self.step)
+
+    def difference(self, other: Trained) -> float:
+        """Largest difference of the losses, step by step."""
+        return max(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A variant that did not run, and why."""
+
+    variant: str
+    why: str
+
+
+Row = Trained | Missing
+
+
+def trained(rows: Sequence[Row]) -> list[Trained]:
+    return [row for row in rows if isinstance(row, Trained)]
+
+
+def apart(rows: Sequence[Row]) -> list[str]:
+    """Return the variants whose losses differ from the first's by more than LIMIT."""
+    first, *others = trained(rows)
+    return [row.variant for row in others if not row.difference(first) <= LIMIT]
