@@ -108,6 +108,7 @@ def _triton_op() -> list[Way]:
 
     @torch.library.triton_op("rmsnorm_ways::triton", mutates_args={})
     def op(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        x, weight = x.contiguous(), weight.contiguous()
         n = x.shape[-1]
         rows = x.numel() // n
         y, rstd = torch.empty_like(x), x.new_empty(rows, dtype=torch.float32)
