@@ -4,7 +4,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 OUT ?= out/demo
-DEV := lab,dev
+DEV := lab,jax,dev
 
 # Kernels for the GPUs that are here; without one for Hopper, so that they are at least compiled.
 GPU_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u | paste -sd';')

@@ -362,6 +362,24 @@ def trace(call: str, **options: Any) -> int:
 
 
 @cli.command()
+@click.argument("op", metavar="OP")
+@click.option("--case", metavar="NAME", help="Problem size; default: the operator's first.")
+@click.option("--dtype", metavar="NAME", help="Default: float32.")
+@click.option("--direction", metavar="fwd|bwd", help="Default: both.")
+@click.option("--out", metavar="DIR", help="Write DIR/hlo.html too.")
+@device
+@as_json
+def hlo(op: str, **options: Any) -> int:
+    """Show what XLA makes of an operator's formula in JAX: fusions, custom calls, bytes, memory.
+
+    Needs the extra jax. Compiles and runs nothing; the JSON and the page hold both HLO texts.
+    """
+    from fuselab.commands import hlo as verb
+
+    return verb.run(op, **options)
+
+
+@cli.command()
 @device
 @as_json
 def doctor(**options: Any) -> int:

@@ -85,7 +85,7 @@ def test_a_rival_without_a_gpu_says_what_it_needs(
     spec: OpSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     installed(monkeypatch, "quack-kernels")
-    with pytest.raises(Unsupported, match=r"quack-kernels 9\.1 needs CUDA, got cpu"):
+    with pytest.raises(Unsupported, match=r"quack-kernels 9\.1 runs here on cuda only, got cpu"):
         baselines.make(spec, "quack", "cpu")
 
 
@@ -288,7 +288,7 @@ def test_list_names_them_with_their_versions(
     assert "liger (liger-kernel 9.1), quack (not installed)" in capsys.readouterr().out
     assert command(["list", "rms_norm", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)
-    assert row["rivals"] == {"liger": "liger-kernel 9.1", "quack": None}
+    assert row["rivals"] == {"liger": "liger-kernel 9.1", "quack": None, "jax": None}
     assert "liger" in row["impls"]
     assert "quack" not in row["impls"]
 

@@ -5,11 +5,11 @@ A file a project, none of which is imported before a worker measures it.
 
 from __future__ import annotations
 
-from fuselab.rivals import liger, quack
+from fuselab.rivals import liger, quack, xla
 from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
-ALL = (liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX)
+ALL = (liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *xla.ALL)
 
 
 def of(op: str) -> dict[str, Rival]:

@@ -22,7 +22,7 @@ def _takes_all(**inputs: Any) -> str | None:
 
 @dataclass(frozen=True)
 class Rival:
-    """Another project's kernel for one of our operators, on a GPU.
+    """Another project's kernel for one of our operators.
 
     name     the project, as the command line and the records call it
     op       our operator
@@ -31,6 +31,8 @@ class Rival:
     bind     that module -> fn(**inputs), differentiable through autograd
     dtypes   what its kernels are made for; some take others and compute them in fp32
     limit    (**inputs) -> what else keeps it from these inputs, or None
+    device   the device type that it runs on
+    asked    whether it runs only where it is asked for by name
     """
 
     name: str
@@ -40,6 +42,8 @@ class Rival:
     bind: Callable[[Any], Callable[..., Any]]
     dtypes: tuple[torch.dtype, ...] = HALF_AND_SINGLE
     limit: Callable[..., str | None] = _takes_all
+    device: str = "cuda"
+    asked: bool = False
 
     @property
     def version(self) -> str | None:
@@ -51,7 +55,9 @@ class Rival:
         """Return why it cannot run on a device type, or None; imports nothing."""
         if self.version is None:
             return f"{self.package} is not installed"
-        return None if device_type == "cuda" else f"{self.version} needs CUDA, got {device_type}"
+        if device_type == self.device:
+            return None
+        return f"{self.version} runs here on {self.device} only, got {device_type}"
 
     def load(self) -> Callable[..., Any]:
         """Import the project and return its fn(**inputs); raises what the import raises."""

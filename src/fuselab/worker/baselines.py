@@ -29,12 +29,13 @@ class Unsupported(Exception):
 def names(spec: OpSpec, asked: Collection[str] = ()) -> tuple[str, ...]:
     """Return the implementations of the spec, the baselines where it has an eager one, and rivals.
 
-    Rivals are those that are installed, and those asked for, whose cells then say what is missing.
+    Rivals are those that are installed and need not be asked for, and those asked for, whose cells
+    then say what is missing.
     """
     own = tuple(impl.name for impl in spec.implementations)
     made = tuple(b for b in BASELINES if spec.eager is not None and b not in own)
     found = rivals_of(spec).values()
-    return (*own, *made, *(r.name for r in found if r.version or r.name in asked))
+    return (*own, *made, *(r.name for r in found if (r.version and not r.asked) or r.name in asked))
 
 
 def versions(spec: OpSpec) -> tuple[str, ...]:

@@ -1,0 +1,1 @@
+"""fuselab hlo: what XLA made of an operator's formula."""

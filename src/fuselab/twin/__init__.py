@@ -1,0 +1,1 @@
+"""The operators' references in JAX: what XLA makes of the same formulas."""

@@ -1,0 +1,131 @@
+"""The formulas of the references in JAX; half types are computed in fp32 and rounded once.
+
+Each takes what the operator's reference takes: arrays, and Python values, which are compiled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from fuselab.twin.philox import dropout_factor
+
+E4M3_MOST = 448.0
+
+
+def rms_norm(x: Array, weight: Array | None, eps: float, weight_offset: float = 0.0) -> Array:
+    y = x * jax.lax.rsqrt(_mean(x * x) + eps)
+    return y if weight is None else y * (weight_offset + weight)
+
+
+def add_rms_norm(
+    x: Array, residual: Array, weight: Array | None, eps: float
+) -> tuple[Array, Array]:
+    h = x + residual
+    return rms_norm(h, weight, eps), h
+
+
+def rms_norm_fp8(x: Array, weight: Array | None, scale: Array, eps: float) -> Array:
+    v = rms_norm(x, weight, eps) / scale.reshape(())
+    return v.clip(-E4M3_MOST, E4M3_MOST).astype(jnp.float8_e4m3fn)
+
+
+def layer_norm(x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
+    h = x - _mean(x)
+    y = h * jax.lax.rsqrt(_mean(h * h) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def softmax(x: Array) -> Array:
+    e = jnp.exp(x - _largest(x))
+    return e / _sum(e)
+
+
+def double_softmax(x: Array) -> Array:
+    return softmax(softmax(x))
+
+
+def log_softmax(x: Array) -> Array:
+    shifted = x - _largest(x)
+    return shifted - jnp.log(_sum(jnp.exp(shifted)))
+
+
+def masked_softmax(
+    x: Array,
+    mask: Array | None = None,
+    causal: bool = False,
+    scale: float = 1.0,
+    log: bool = False,
+) -> Array:
+    z = scale * x
+    z = z if mask is None else z + mask
+    if causal:
+        queries, keys = x.shape[-2:]
+        z = jnp.where(jnp.tril(jnp.ones((queries, keys), bool), keys - queries), z, -jnp.inf)
+    return log_softmax(z) if log else softmax(z)
+
+
+def softmax_backward(dy: Array, y: Array) -> Array:
+    return y * (dy - _sum(dy * y))
+
+
+def norm_chain(x: Array) -> Array:
+    for _ in range(3):
+        x = x * _sum(x)
+    return x
+
+
+def pointwise_chain(x: Array) -> Array:
+    y = jnp.cos(x)
+    return jnp.maximum(x * y, y) + x * y
+
+
+def horizontal_reduction_pointwise(x: Array) -> tuple[Array, Array]:
+    return jnp.sum(x, -1), jnp.cos(x)
+
+
+def horizontal_reduction_reduction(x: Array) -> tuple[Array, Array]:
+    return jnp.sum(x, -1), jnp.max(x, -1)
+
+
+def bias_gelu(x: Array, bias: Array, approximate: str = "tanh") -> Array:
+    h = x + bias
+    if approximate == "tanh":
+        return h * jax.nn.sigmoid(2 * (2 / jnp.pi) ** 0.5 * (h + 0.044715 * h**3))
+    return h * jax.scipy.special.erfc(-h * 0.5**0.5) / 2
+
+
+def bias_dropout_add(
+    x: Array, bias: Array, residual: Array, p: float, training: bool, seed: int | None
+) -> Array:
+    h = x + bias
+    if training and seed is not None:
+        h = h * dropout_factor(h.shape, p, seed).astype(h.dtype)
+    return residual + h
+
+
+def _mean(x: Array) -> Array:
+    return jnp.mean(x, -1, keepdims=True)
+
+
+def _sum(x: Array) -> Array:
+    return jnp.sum(x, -1, keepdims=True)
+
+
+def _largest(x: Array) -> Array:
+    return jax.lax.stop_gradient(jnp.max(x, -1, keepdims=True))
+
+
+FORMULAS: dict[str, Callable[..., Any]] = {
+    fn.__name__: fn
+    for fn in (
+        rms_norm, add_rms_norm, rms_norm_fp8, layer_norm, softmax, double_softmax, log_softmax,
+        masked_softmax, softmax_backward, norm_chain, pointwise_chain,
+        horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
+    )
+}  # fmt: skip

@@ -1,0 +1,52 @@
+// What fuseline.jax calls, by name, through the handlers that it compiles against jaxlib.
+#include <memory>
+
+#include "fuseline/core/cpp/isa.h"
+#include "fuseline/jax/kernels.h"
+#include "fuseline/rows_cpu.h"
+#include "impl_cpu_dispatch.h"
+
+namespace fuseline::rms_norm {
+namespace {
+
+bool forward(int element, int weight_element, const void* x, const void* weight, void* y,
+             void* rstd, int64_t rows, int64_t n, double eps) {
+  const rms::ForwardRows kernel = FUSELINE_BY_ISA(kernels).forward[element][weight_element];
+  if (!kernel) return false;
+  rms::ForwardArgs args{};
+  args.x = x;
+  args.weight = weight;
+  args.y = y;
+  args.rstd = rstd;
+  args.n = n;
+  args.x_stride = n;
+  args.eps = eps;
+  args.scale = 1;
+  parallel(rows, n, [&](int64_t first, int64_t last) { kernel(args, first, last); });
+  return true;
+}
+
+bool backward(int element, int weight_element, const void* dy, const void* x, const void* weight,
+              const void* rstd, void* dx, void* dweight, int64_t rows, int64_t n) {
+  const rms::Kernels& table = FUSELINE_BY_ISA(kernels);
+  const rms::BackwardRows kernel = table.backward[element][weight_element];
+  if (!kernel) return false;
+  const Chunks chunks(rows);
+  const std::unique_ptr<double[]> sums(new double[chunks.count * n]);
+  const rms::BackwardArgs args{dy, nullptr, x, weight, rstd, dx, n, n, 0, n, 0};
+  chunks.each(n, [&](int64_t c, int64_t first, int64_t last) {
+    kernel(args, first, last, sums.get() + c * n);
+  });
+  const rms::ReduceColumns reduce = table.reduce[weight_element];
+  parallel(n, chunks.count, [&](int64_t first, int64_t last) {
+    reduce(sums.get(), chunks.count, n, first, last, dweight);
+  });
+  return true;
+}
+
+}  // namespace
+}  // namespace fuseline::rms_norm
+
+#define FUSELINE_EXPORT extern "C" __attribute__((visibility("default")))
+FUSELINE_EXPORT fuseline::jax::RmsNormFwd* fuseline_rms_norm_fwd = fuseline::rms_norm::forward;
+FUSELINE_EXPORT fuseline::jax::RmsNormBwd* fuseline_rms_norm_bwd = fuseline::rms_norm::backward;
