@@ -361,6 +361,28 @@ def trace(call: str, **options: Any) -> int:
     return verb.run(call, **options)
 
 
+@cli.command("compile-bench")
+@click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
+@click.option(
+    "--timeout",
+    type=click.IntRange(min=10),
+    default=600,
+    show_default=True,
+    help="Seconds for each of the two processes.",
+)
+@click.option("--out", metavar="DIR", help="Write DIR/compile-bench-*.md and .json too.")
+@device
+@as_json
+def compile_bench(**options: Any) -> int:
+    """Compile every operator's formula and common blocks: seconds cold and warm, kernels, times.
+
+    SUBJECT is an operator, or mlp, attention_block, norm_residual; default: all.
+    """
+    from fuselab.commands import compile_bench as verb
+
+    return verb.run(**options)
+
+
 @cli.command()
 @click.argument("op", metavar="OP")
 @click.option("--case", metavar="NAME", help="Problem size; default: the operator's first.")

@@ -31,7 +31,7 @@ def explain(target: Target, device: str, backend: str = "inductor") -> Explanati
     arguments = [tuple(target.inputs(size)) for size in target.sizes]
     modes, expected = [], None
     for name, function in _modes(target.function, backend):
-        mode, results = _observe(name, function, target.sizes, arguments, expected, device)
+        mode, results = observe(name, function, target.sizes, arguments, expected, device)
         expected = expected or results
         modes.append(mode)
     return Explanation(
@@ -51,7 +51,7 @@ def _modes(function: Callable[..., Any], backend: str) -> Iterable[tuple[str, Ca
     yield DYNAMIC, torch.compile(function, dynamic=True, backend=backend)
 
 
-def _observe(
+def observe(
     name: str,
     function: Callable[..., Any],
     sizes: Sequence[Any],
@@ -59,6 +59,7 @@ def _observe(
     expected: list[Any] | None,
     device: str,
 ) -> tuple[Mode, list[Any]]:
+    """Return one mode and its results by size; `expected` are eager's, None for eager itself."""
     results: list[Any] = []
     seen: list[Size] = []
     mode = Mode(name)

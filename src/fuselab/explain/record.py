@@ -88,10 +88,11 @@ class Explanation:
 
 def from_record(record: Mapping[str, Any]) -> Explanation:
     """Return what `to_record` was made from."""
-    return Explanation(**{**record, "modes": tuple(_mode(mode) for mode in record["modes"])})
+    return Explanation(**{**record, "modes": tuple(map(mode_of, record["modes"]))})
 
 
-def _mode(record: Mapping[str, Any]) -> Mode:
+def mode_of(record: Mapping[str, Any]) -> Mode:
+    """Return the mode that the record was made from."""
     return Mode(
         **{
             **record,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -38,8 +39,9 @@ class Trained:
         return max(0.0, self.seconds[0] - self.step)
 
     def difference(self, other: Trained) -> float:
-        """Largest difference of the losses, step by step."""
-        return max(abs(a - b) for a, b in zip(self.losses, other.losses, strict=True))
+        """Largest difference of the losses, step by step; NaN if there is one."""
+        found = [abs(a - b) for a, b in zip(self.losses, other.losses, strict=True)]
+        return math.nan if any(map(math.isnan, found)) else max(found)
 
 
 @dataclass(frozen=True)

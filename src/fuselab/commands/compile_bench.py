@@ -1,0 +1,45 @@
+"""fuselab compile-bench: what torch.compile costs and brings, subject by subject."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from fuselab import environment
+from fuselab.commands import exits, select
+from fuselab.compiling.bench import bench
+from fuselab.compiling.record import to_markdown
+from fuselab.compiling.subjects import names
+from fuselab.plan import PlanError
+
+
+def run(
+    *,
+    subjects: Sequence[str] = (),
+    device: str | None = None,
+    timeout: int = 600,
+    out: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Compile all subjects, or those named; 1 if one has no figures."""
+    if unknown := [name for name in subjects if name not in names()]:
+        raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
+    if out is not None and Path(out).exists() and not Path(out).is_dir():
+        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    where = select.device_of(device)
+    rows = bench(subjects or names(), where, timeout)
+    about = environment.collect(where)
+    facts = {"torch": environment.version("torch"), "on": about.get("gpu") or about.get("cpu")}
+    record = {"environment": facts, "rows": [asdict(row) for row in rows]}
+    table = to_markdown(rows, facts)
+    click.echo(json.dumps(record) if as_json else table.rstrip())
+    if out is not None:
+        stem = Path(out) / f"compile-bench-{where.partition(':')[0]}"
+        stem.parent.mkdir(parents=True, exist_ok=True)
+        stem.with_suffix(".md").write_text(table)
+        stem.with_suffix(".json").write_text(json.dumps(record) + "\n")
+    return exits.FAILED if any(row.error for row in rows) else exits.OK

@@ -1,0 +1,1 @@
+"""fuselab compile-bench: what compiling costs and brings, for every operator and common blocks."""

@@ -1,0 +1,67 @@
+"""The process that compiles: python -m fuselab.compiling.child cold|warm DEVICE ANSWER SUBJECT...
+
+Writes a line of JSON a subject, as it is done: seconds of the first compiled call, with the caches
+that there are; if cold, the modes "as it is" and "static" too, for which caches are off.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+
+from fuselab.compiling.subjects import subject
+from fuselab.explain.observe import observe
+from fuselab.explain.record import AS_IS, STATIC
+
+
+def main() -> None:
+    caches, device, answer, *names = sys.argv[1:]
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    # What the first compilation of a process takes (imports, precompiled headers) is no subject's.
+    torch.compile(torch.cos, dynamic=False)(torch.randn(8, device=device))
+    with Path(answer).open("a") as file:
+        for name in names:
+            print(
+                json.dumps({"subject": name} | _one(name, device, caches == "cold")),
+                file=file,
+                flush=True,
+            )
+
+
+def _one(name: str, device: str, all_of_it: bool) -> dict[str, Any]:
+    torch._dynamo.reset()
+    try:
+        target = subject(name, device)
+        given = [tuple(target.inputs(size)) for size in target.sizes]
+        first_s = _first(target.function, given[0], device)
+        if not all_of_it:
+            return {"first_s": first_s}
+        torch._dynamo.reset()
+        eager, expected = observe(AS_IS, target.function, target.sizes, given, None, device)
+        compiled = torch.compile(target.function, dynamic=False)
+        static, _ = observe(STATIC, compiled, target.sizes, given, expected, device)
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+    return {"first_s": first_s, "modes": [asdict(eager), asdict(static)]}
+
+
+def _first(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> float:
+    """Return seconds of the first call of the compiled function."""
+    wait: Callable[[], Any] = torch.cuda.synchronize if device != "cpu" else lambda: None
+    wait()
+    begin = perf_counter()
+    torch.compile(function, dynamic=False)(*given)
+    wait()
+    return perf_counter() - begin
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""What compiling one subject cost and brought; no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fuselab.explain.record import Mode
+
+
+@dataclass(frozen=True)
+class Row:
+    """A subject: seconds of the first compiled call with empty caches and with full ones.
+
+    before, after  kernels of a call; eager_us, compiled_us  a later call
+    error          why there are no figures, or ""
+    """
+
+    subject: str
+    size: str = ""
+    cold_s: float = 0.0
+    warm_s: float | None = None
+    before: int = 0
+    after: int = 0
+    eager_us: float = 0.0
+    compiled_us: float = 0.0
+    breaks: int = 0
+    difference: float | None = None
+    error: str = ""
+
+
+def row(subject: str, eager: Mode, compiled: Mode, cold_s: float, warm_s: float | None) -> Row:
+    """Return the row of a subject's modes."""
+    error = eager.error or compiled.error
+    if error:
+        return Row(subject, error=error)
+    (was,), (now,) = eager.sizes, compiled.sizes
+    return Row(
+        subject,
+        size=now.size,
+        cold_s=cold_s,
+        warm_s=warm_s,
+        before=eager.count,
+        after=compiled.count,
+        eager_us=was.later_us,
+        compiled_us=now.later_us,
+        breaks=len(compiled.breaks),
+        difference=now.difference,
+    )
+
+
+def to_markdown(rows: Sequence[Row], environment: Mapping[str, Any]) -> str:
+    """Return the table."""
+    lines = [
+        ", ".join(f"{name} {value}" for name, value in environment.items()) + "; float32, forward",
+        "",
+        "| subject | size | compile cold, s | warm, s | kernels before | after | eager, us "
+        "| compiled, us | eager / compiled | breaks | difference |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    return "\n".join([*lines, *map(_line, rows)]) + "\n"
+
+
+def _line(row: Row) -> str:
+    if row.error:
+        return f"| {row.subject} | {row.error} |" + " |" * 9
+    warm = "-" if row.warm_s is None else f"{row.warm_s:.2f}"
+    difference = "shapes differ" if row.difference is None else f"{row.difference:.1e}"
+    return (
+        f"| {row.subject} | {row.size} | {row.cold_s:.2f} | {warm} | {row.before} | {row.after} | "
+        f"{row.eager_us:.1f} | {row.compiled_us:.1f} | {row.eager_us / row.compiled_us:.2f} | "
+        f"{row.breaks} | {difference} |"
+    )

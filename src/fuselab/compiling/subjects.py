@@ -1,0 +1,41 @@
+"""What is compiled: the formula of every operator, and the blocks that models are made of."""
+
+from __future__ import annotations
+
+import inspect
+
+import torch
+
+from fuselab.explain.target import EXAMPLES, Target, load
+from fuseline import table
+from fuseline.core.spec import OpSpec
+
+BLOCKS = ("mlp", "attention_block", "norm_residual")
+# About 16 MB; the norms of rows have no case of the first name.
+CASES = ("1024x4096", "4x512x1024")
+
+
+def names() -> tuple[str, ...]:
+    return (*table.load(), *BLOCKS)
+
+
+def subject(name: str, device: str) -> Target:
+    """Return the target of an operator's formula in torch, or of a block."""
+    if name in BLOCKS:
+        return load(EXAMPLES / "blocks.py", name, device)
+    return _operator(table.load()[name], device)
+
+
+def _operator(spec: OpSpec, device: str) -> Target:
+    if spec.eager is None:
+        raise ValueError(f"{spec.name} has no formula in torch")
+    function = spec.eager.fn
+    case = next((c for c in spec.cases if c.name in CASES), spec.cases[0])
+    parameters = inspect.signature(function).parameters
+
+    def inputs(_: object) -> tuple[object, ...]:
+        generator = torch.Generator(device).manual_seed(0)
+        found = spec.make_inputs(case, torch.float32, torch.device(device), generator)
+        return tuple(found[name] for name in parameters if name in found)
+
+    return Target(spec.name, function, inputs, (case.name,), inspect.getfile(function))

@@ -1,0 +1,55 @@
+"""fuselab compile-bench: the table, and the verb on three subjects."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fuselab.cli import command
+from fuselab.compiling.bench import bench
+from fuselab.compiling.record import Row, row, to_markdown
+from fuselab.explain.record import AS_IS, STATIC, Break, Mode, Size
+
+
+def test_a_row_has_what_the_modes_saw():
+    eager = Mode(AS_IS, sizes=(Size("8", 1.0, 20.0, 0.0),), kernels={"eager": ("a", "b")})
+    broken = (Break("why", "f.py:1", ""),)
+    compiled = Mode(
+        STATIC, sizes=(Size("8", 9.0, 5.0, 1e-7),), kernels={"cpp": ("c",)}, breaks=broken
+    )
+    made = row("mlp", eager, compiled, 1.5, 0.25)
+    assert made == Row("mlp", "8", 1.5, 0.25, 2, 1, 20.0, 5.0, 1, 1e-7)
+    assert "| mlp | 8 | 1.50 | 0.25 | 2 | 1 | 20.0 | 5.0 | 4.00 | 1 | 1.0e-07 |" in to_markdown(
+        [made], {"torch": "2.13"}
+    )
+
+
+def test_what_raises_has_no_figures():
+    failed = row("mlp", Mode(AS_IS, error="ValueError: no"), Mode(STATIC), 0.0, None)
+    assert failed.error == "ValueError: no"
+    assert "| mlp | ValueError: no |" in to_markdown([failed], {})
+
+
+def test_what_was_not_reached_says_so():
+    (found,) = bench(["softmax"], "cpu", seconds=0.1)
+    assert found.error == "not reached after 0.1 s (--timeout)"
+
+
+def test_an_unknown_subject(capfd: pytest.CaptureFixture[str]):
+    assert command(["compile-bench", "conv"]) == 2
+    assert "got 'conv', expected one of: add_rms_norm" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_operators_and_blocks(tmp_path, capfd: pytest.CaptureFixture[str]):
+    arguments = ["compile-bench", "norm_chain", "norm_residual", "--device", "cpu"]
+    assert command([*arguments, "--json", "--out", str(tmp_path)]) == 0
+    rows = {r["subject"]: r for r in json.loads(capfd.readouterr().out)["rows"]}
+    assert list(rows) == ["norm_chain", "norm_residual"]
+    assert rows["norm_chain"]["after"] == 1 < rows["norm_chain"]["before"] == 6
+    for found in rows.values():
+        assert found["cold_s"] > found["warm_s"] > 0  # the second process finds the caches full
+        assert found["breaks"] == 0
+        assert found["difference"] < 1e-5
+    assert (tmp_path / "compile-bench-cpu.md").read_text().count("\n") == 6

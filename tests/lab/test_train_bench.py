@@ -1,0 +1,68 @@
+"""fuselab train-bench: what all variants share, the table, and a short training by each."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+from fuselab.cli import command
+from fuselab.training import setting
+from fuselab.training.bench import bench, to_markdown
+from fuselab.training.record import Missing, Trained, apart
+
+SMALL = setting.SETTINGS["small"]
+
+
+def trained(variant: str, *losses: float) -> Trained:
+    return Trained(variant, "torch", losses, (1.0, 0.25, 0.25), 1000, "")
+
+
+def test_weights_and_tokens_are_the_same_each_time():
+    first, second = (setting.weights(SMALL) for _ in range(2))
+    assert sum(w.size for w in first.values()) == SMALL.parameters
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    for a, b in zip(setting.batches(SMALL, 3), setting.batches(SMALL, 3), strict=True):
+        assert a.shape == (SMALL.batch, SMALL.length + 1)
+        assert 0 <= a.min() <= a.max() < SMALL.vocab
+        assert np.array_equal(a, b)
+
+
+def test_losses_that_are_apart_or_not_numbers_are_named():
+    rows = [trained("eager", 3.0, 2.0, 1.0), trained("near", 3.0, 2.0, 1.0 + 9e-6)]
+    assert apart(rows) == []
+    far = [trained("far", 3.0, 2.0001, 1.0), trained("nan", 3.0, float("nan"), 1.0)]
+    assert apart([*rows, *far]) == ["far", "nan"]
+    assert "More than 1e-05 from eager: far, nan." in to_markdown([*rows, *far], "small", "cpu")
+
+
+def test_what_did_not_run_says_why():
+    table = to_markdown([Missing("jax", "No module named 'jax'")], "small", "cpu")
+    assert "| jax | No module named 'jax' |" in table
+    (row,) = bench(["eager"], "small", 1, "cpu", seconds=0.1)
+    assert row == Missing("eager", "not done after 0.1 s (--timeout)")
+
+
+def test_an_unknown_variant(capfd: pytest.CaptureFixture[str]):
+    assert command(["train-bench", "--variant", "keras"]) == 2
+    assert "keras" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+def test_variants_have_the_losses_of_eager(tmp_path, capfd: pytest.CaptureFixture[str]):
+    variants = ["eager", "compile + fuseline", *(["jax"] if find_spec("jax") else [])]
+    chosen = [part for v in variants for part in ("--variant", v)]
+    arguments = ["train-bench", "--steps", "8", "--device", "cpu", *chosen]
+    assert command([*arguments, "--json", "--out", str(tmp_path)]) == 0
+    rows = json.loads(capfd.readouterr().out)["rows"]
+    assert [row["variant"] for row in rows] == variants
+    losses = np.array([row["losses"] for row in rows])
+    assert losses.shape == (len(variants), 8)
+    assert abs(losses - losses[0]).max() <= 1e-5
+    assert (losses[:, -1] < losses[:, 0]).all()
+    patched = {row["variant"]: row["note"] for row in rows}
+    assert not patched["eager"]
+    assert "RMSNorm" in patched["compile + fuseline"]
+    assert (tmp_path / "train-small-cpu.svg").read_text().count("compile + fuseline")
