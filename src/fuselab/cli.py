@@ -361,6 +361,23 @@ def trace(call: str, **options: Any) -> int:
     return verb.run(call, **options)
 
 
+@cli.command()
+@click.option(
+    "--folder",
+    metavar="DIR",
+    default="framework-internals",
+    show_default=True,
+    help="The course's folders, of a source checkout.",
+)
+@click.option("--only", multiple=True, metavar="NAME", help="One of them; may be repeated.")
+@click.option("--out", metavar="DIR", default="out/internals", show_default=True)
+def internals(**options: Any) -> int:
+    """Run every folder of framework-internals anew, and write an index of what they made."""
+    from fuselab.commands import internals as verb
+
+    return verb.run(**options)
+
+
 @cli.command("compile-bench")
 @click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
 @click.option(

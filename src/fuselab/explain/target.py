@@ -33,7 +33,7 @@ def examples() -> dict[str, Path]:
     for file in sorted(EXAMPLES.glob("[a-z]*.py")):
         tree = ast.parse(file.read_text())
         names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-        found |= {name: file for name in names if name != "inputs"}
+        found |= {name: file for name in names if not name.endswith("inputs")}
     return found
 
 

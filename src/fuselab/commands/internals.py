@@ -1,0 +1,28 @@
+"""fuselab internals: all folders of the course anew, and an index of what they made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from fuselab.commands import exits
+from fuselab.internals import folders
+from fuselab.plan import PlanError
+
+
+def run(*, folder: str, only: Sequence[str] = (), out: str) -> int:
+    """Run each folder's run.py; 1 if one fails, after all the others."""
+    found = folders.scripts(Path(folder))
+    if not found:
+        raise PlanError(f"--folder: got {folder!r}, expected a folder with */run.py: a checkout's")
+    if unknown := [name for name in only if name not in found]:
+        raise PlanError(f"--only: got {unknown[0]!r}, expected one of: {', '.join(found)}")
+    if Path(out).exists() and not Path(out).is_dir():
+        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    ran = [folders.run(found[name], Path(out).resolve()) for name in only or found]
+    for one in ran:
+        click.echo(f"{one.name}: {one.seconds:.0f} s, exit code {one.code}")
+    click.echo(f"wrote {folders.write_index(ran, Path(out))}")
+    return exits.FAILED if any(one.code for one in ran) else exits.OK

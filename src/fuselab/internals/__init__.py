@@ -1,0 +1,1 @@
+"""fuselab internals: the course's folders, all of them anew."""

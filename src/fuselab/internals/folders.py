@@ -1,0 +1,57 @@
+"""Runs the folders of framework-internals, and writes the index of what they made."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from fuselab import environment
+from fuselab.page import environment as templates
+from fuselab.report.files import replace
+
+SHOWN = (".html", ".md", ".svg", ".txt", ".json")
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A folder: what its page says it is, seconds, exit code, and the files that it made."""
+
+    name: str
+    about: str
+    seconds: float
+    code: int
+    files: tuple[str, ...]
+
+
+def scripts(folder: Path) -> dict[str, Path]:
+    """Return the folders' scripts by name."""
+    return {path.parent.name: path for path in sorted(folder.glob("*/run.py"))}
+
+
+def run(script: Path, out: Path) -> Ran:
+    """Run one script with DIR/NAME to write to."""
+    name = script.parent.name
+    begin = perf_counter()
+    command = [sys.executable, str(script.resolve()), "--out", str(out / name)]
+    done = subprocess.run(command, check=False)
+    made = (out / name).rglob("*")
+    files = sorted(str(f.relative_to(out)) for f in made if f.suffix in SHOWN and f.is_file())
+    return Ran(name, _about(script), perf_counter() - begin, done.returncode, tuple(files))
+
+
+def _about(script: Path) -> str:
+    """Return the heading of the folder's page."""
+    page = script.with_name("README.md")
+    first = page.read_text().partition("\n")[0] if page.is_file() else ""
+    return first.removeprefix("# ").partition(": ")[2] or first
+
+
+def write_index(ran: Sequence[Ran], out: Path) -> Path:
+    """Write DIR/index.html in one step and return its path."""
+    page = templates(Path(__file__).with_name("templates")).get_template("internals.html")
+    html = page.render(ran=ran, torch=environment.version("torch"))
+    return replace(out / "index.html", html)

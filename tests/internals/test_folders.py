@@ -1,0 +1,49 @@
+"""framework-internals: each folder has its page and its command, which `fuselab internals` runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuselab.cli import command
+
+FOLDERS = Path(__file__).parents[2] / "framework-internals"
+NAMES = ["compile-bench", "dispatcher-trace", "jax-baseline", "rmsnorm-fused"]
+
+
+def test_each_has_a_page_that_names_its_command() -> None:
+    assert sorted(path.parent.name for path in FOLDERS.glob("*/run.py")) == NAMES
+    for name in NAMES:
+        page = (FOLDERS / name / "README.md").read_text()
+        assert page.startswith(f"# {name}: ")
+        assert "python run.py" in page
+        assert f"({name}/)" in (FOLDERS / "README.md").read_text()
+
+
+def folder(root: Path, name: str, script: str) -> None:
+    (root / name).mkdir(parents=True)
+    (root / name / "run.py").write_text(script)
+    (root / name / "README.md").write_text(f"# {name}: what it is about\n")
+
+
+def test_one_that_fails_does_not_keep_the_others(tmp_path, capfd: pytest.CaptureFixture[str]):
+    writes = "import pathlib, sys\nout = pathlib.Path(sys.argv[2])\nout.mkdir(parents=True)\n"
+    folder(tmp_path / "in", "a", "raise SystemExit(5)")
+    folder(tmp_path / "in", "b", f"{writes}(out / 'table <1>.md').write_text('x')")
+    out = tmp_path / "out"
+    assert command(["internals", "--folder", str(tmp_path / "in"), "--out", str(out)]) == 1
+    told = capfd.readouterr().out
+    assert "a: 0 s, exit code 5" in told
+    assert "b: 0 s, exit code 0" in told
+    page = (out / "index.html").read_text()
+    assert "what it is about" in page
+    assert '<a href="b/table%20%3C1%3E.md">table &lt;1&gt;.md</a>' in page
+    assert "exit code 5" in page
+
+
+def test_names_are_checked_before_anything_runs(tmp_path, capfd: pytest.CaptureFixture[str]):
+    assert command(["internals", "--folder", str(tmp_path)]) == 2
+    assert "expected a folder with */run.py" in capfd.readouterr().err
+    assert command(["internals", "--folder", str(FOLDERS), "--only", "week-9"]) == 2
+    assert "expected one of: compile-bench" in capfd.readouterr().err
