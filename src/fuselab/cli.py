@@ -180,6 +180,9 @@ def run(
     help="The same command goes on where this ended.",
 )
 @click.option("--out", metavar="FILE", help="Default: where the operator looks for it.")
+@click.option(
+    "--landscape", metavar="DIR", help="Write every tile's time there: heat maps, tables."
+)
 @click.option("--fresh", is_flag=True, help="Measure again what was measured before.")
 @device
 @timeout

@@ -254,3 +254,28 @@ def test_every_tile_of_the_operators_is_asked_for_once_and_has_its_cases() -> No
             assert all("triton" in name and "/" not in name for name in group.impls)
     total = sum(len(g.impls) for s in slots for g in s.groups)
     assert total <= 1700
+
+
+def test_the_landscape_has_every_tile(lab: Any, folders: Path) -> None:
+    out = folders / "land"
+    done = lab(*command("--landscape", str(out)), before=FAKE)
+    assert done.returncode == 0, done.stderr
+    assert f"landscape in {out}" in done.stderr
+    lands = json.loads((out / "landscape.json").read_text())["landscapes"]
+    assert [land["row"] for land in lands] == [64, 256, None]
+    first = lands[0]
+    assert first["kept"] == "64-2w"
+    assert {spot["tile"] for spot in first["spots"]} >= {"64-2w", "64-8w"}
+    table = (out / "landscape.md").read_text()
+    assert re.search(r"\| 64-2w \*\*kept\*\* \| 20.06 \|", table)
+    assert "does not fit" in table
+    assert "is incorrect on 3x255" in table
+    assert "rows up to 256" in (out / "landscape-fwd-float32.svg").read_text()
+
+
+def test_a_file_is_no_folder_for_a_landscape(folders: Path, capsys: Any) -> None:
+    from fuselab.cli import command as fuselab
+
+    (folders / "taken").write_text("")
+    assert fuselab(["tune", OPS, "--device", "cpu", "--landscape", str(folders / "taken")]) == 2
+    assert "--landscape: got" in capsys.readouterr().err

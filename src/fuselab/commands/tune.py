@@ -21,6 +21,8 @@ from fuselab import caches, comparison, environment, runner, stats
 from fuselab.commands import exits, prepare, select
 from fuselab.commands.progress import Steps
 from fuselab.comparison import Pair, Verdict
+from fuselab.landscape import write as drawn
+from fuselab.landscape.record import Landscape, Spot
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement, Status
 from fuselab.plan import Filters, PlanError, check_names
@@ -84,12 +86,15 @@ def run(
     device: str | None = None,
     budget: float = 300.0,
     out: str | None = None,
+    landscape: str | None = None,
     fresh: bool = False,
     timeout: float = 120.0,
     as_json: bool = False,
 ) -> int:
     """Measure for `budget` seconds, write the table, say what changed; 3 if nothing is measured."""
     chosen = select.device_of(device)
+    if landscape is not None and Path(landscape).exists() and not Path(landscape).is_dir():
+        raise PlanError(f"--landscape: got {landscape!r}, a file; expected a folder")
     source, spec, tuning = _target(target)
     filters = replace(filters, device=chosen)
     check_names([select.row(spec, source)], filters)
@@ -105,11 +110,18 @@ def run(
         with Store.open(_folder(spec.name, gpu)) as store:
             _measure(slots, store, worker, end - PROVING * budget, timeout, fresh)
             choices = list(_proven(_choices(slots, store), store, worker, end, timeout))
+            lands = [_landscape(choice, store) for choice in choices] if landscape else []
     if not choices:
         _say("no class is measured yet; the same command with a larger --budget goes on")
         return exits.NO_DATA
     file = Path(out) if out else tuned.user_file(spec.name, gpu)
     tuned.save(_table(present, gpu, tuning, choices), file)
+    if landscape:
+        asked = {"source": source, "op": spec.name, "device": chosen}
+        drawn.write(
+            _with_kernels(lands, choices, asked, timeout), f"{spec.name} on {gpu}", Path(landscape)
+        )
+        _say(f"landscape in {landscape}")
     print(_as_json(file, choices) if as_json else _as_text(choices))
     _say(f"{len(choices)} of {len(slots)} classes measured; table in {file}")
     if len(choices) < len(slots):
@@ -285,6 +297,43 @@ def _judged(choice: Choice, asked: Sequence[Group], store: Store) -> Choice:
             why = f"{choice.name} is {proof.status} on {group.case}: {proof.reason}"
             return Choice(choice.slot, choice.slot.present, times, why)
     return choice
+
+
+def _landscape(choice: Choice, store: Store) -> Landscape:
+    """Return every tile of the choice's class, measured as it was."""
+    slot, stored = choice.slot, {m.cell: m for m in store.measurements()}
+
+    def spot(name: str, tile: Tile) -> Spot:
+        found = {group.case: stored[group.cell(name)] for group in slot.groups}
+        wrong = [m.reason for m in found.values() if not m.status.has_number]
+        us = {case: _us(m) for case, m in found.items()}
+        return Spot(str(tile), tile.size, tile.warps, us, wrong[0] if wrong else "")
+
+    spots = tuple(spot(name, tile) for name, tile in slot.tiles.items())
+    kept = str(slot.tiles[choice.name])
+    return Landscape(slot.key[0], slot.dtype, slot.row, spots, kept, choice.reason)
+
+
+def _with_kernels(
+    lands: Sequence[Landscape], choices: Sequence[Choice], asked: dict[str, Any], seconds: float
+) -> list[Landscape]:
+    """Return the landscapes with what the tiles' kernels take of the GPU, where there is one."""
+    slots = [
+        {
+            "direction": choice.slot.key[0],
+            "dtype": choice.slot.dtype,
+            "row": choice.slot.row,
+            "case": choice.slot.groups[0].case,
+            "tiles": [list(tile) for tile in choice.slot.tiles.values()],
+        }
+        for choice in choices
+    ]
+    found = drawn.kernels(asked | {"slots": slots}, seconds) if asked["device"] != "cpu" else []
+    each = iter(found)
+    return [
+        replace(land, spots=tuple(replace(s, kernels=next(each, ())) for s in land.spots))
+        for land in lands
+    ]
 
 
 def _table(present: Table, gpu: str, tuning: Tuning, choices: Sequence[Choice]) -> Table:

@@ -1,0 +1,43 @@
+"""Writes landscapes into a folder: heat maps, tables, the record."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from fuselab.landscape.draw import draw
+from fuselab.landscape.record import Kernel, Landscape, to_markdown
+
+
+def kernels(request: dict[str, Any], seconds: float) -> list[tuple[Kernel, ...]]:
+    """Return the kernels of each tile of each slot; none where no GPU compiles them."""
+    with tempfile.TemporaryDirectory() as folder:
+        question, answer = Path(folder) / "request", Path(folder) / "answer"
+        question.write_text(json.dumps(request))
+        command = [sys.executable, "-m", "fuselab.landscape.child", str(question), str(answer)]
+        try:
+            subprocess.run(command, env=os.environ, stdout=sys.stderr, timeout=seconds, check=False)
+        except subprocess.TimeoutExpired:
+            return []
+        found = json.loads(answer.read_text()) if answer.exists() else []
+    return [tuple(Kernel(**kernel) for kernel in one) for one in found]
+
+
+def write(found: Sequence[Landscape], what: str, folder: Path) -> None:
+    """Write DIR/landscape.md and .json, and a heat map for each direction and dtype."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "landscape.md").write_text(f"# {what}\n\n{to_markdown(found)}")
+    record = {"what": what, "landscapes": [asdict(land) for land in found]}
+    (folder / "landscape.json").write_text(json.dumps(record) + "\n")
+    for (direction, dtype), some in groupby(found, key=lambda land: (land.direction, land.dtype)):
+        lands = list(some)
+        title = f"{what}, {direction} {dtype}: time to the best tile's (x: not right or not run)"
+        draw(lands, title, folder / f"landscape-{direction}-{dtype}.svg")
