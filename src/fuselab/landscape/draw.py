@@ -37,7 +37,7 @@ def draw(found: Sequence[Landscape], title: str, path: Path) -> None:
 
 
 def _map(axes: Axes, land: Landscape) -> None:
-    """A cell is the best tile of its size and warps; a frame is around the one that is kept."""
+    """A cell is the best tile of its size and warps, or the one that is kept, with a frame."""
     sizes = sorted({s.size for s in land.spots})
     warps = sorted({s.warps for s in land.spots})
     best = _best(land)
@@ -59,6 +59,8 @@ def _best(land: Landscape) -> dict[tuple[int, int], tuple[float | None, Spot]]:
     for spot in land.spots:
         ratio, place = land.ratio(spot), (spot.size, spot.warps)
         before = found.get(place)
+        if before and before[1].tile == land.kept:
+            continue
         better = before is None or (ratio is not None and ratio < (before[0] or float("inf")))
         if better or spot.tile == land.kept:
             found[place] = (ratio, spot)

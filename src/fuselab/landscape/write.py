@@ -39,5 +39,5 @@ def write(found: Sequence[Landscape], what: str, folder: Path) -> None:
     (folder / "landscape.json").write_text(json.dumps(record) + "\n")
     for (direction, dtype), some in groupby(found, key=lambda land: (land.direction, land.dtype)):
         lands = list(some)
-        title = f"{what}, {direction} {dtype}: time to the best tile's (x: not right or not run)"
+        title = f"{what}, {direction} {dtype}: time to the best tile's; frame: kept, x: not right"
         draw(lands, title, folder / f"landscape-{direction}-{dtype}.svg")
