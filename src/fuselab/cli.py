@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from fuselab import inside
+from fuselab.options import as_json, device, timeout
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
 
@@ -66,15 +68,6 @@ def _fail(error: Exception, code: int) -> int:
 
 
 targets = click.argument("targets", metavar="[OP_OR_FILE]...", nargs=-1)
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-device = click.option("--device", metavar="cpu|cuda|cuda:N", help="Default: cuda if there is one.")
-timeout = click.option(
-    "--timeout",
-    type=click.IntRange(min=1, max=86400),
-    default=120,
-    show_default=True,
-    help="Seconds one step may take; compiling may take 5 times as long.",
-)
 
 
 def filters(verb: Command) -> Command:
@@ -281,147 +274,6 @@ def compare(
 
 
 @cli.command()
-@click.argument("function", metavar="FUNCTION", required=False)
-@click.option("--list", "names", is_flag=True, help="Print the shipped examples.")
-@click.option("--out", metavar="DIR", help="Write DIR/explain-FUNCTION.html too.")
-@device
-@timeout
-@as_json
-def explain(function: str | None, **options: Any) -> int:
-    """Say what torch.compile makes of a function: breaks, recompilations, kernels, differences.
-
-    FUNCTION is FILE.py:FUNCTION, which is run, or the name of a shipped example. It is called as it
-    is, compiled for each size and compiled for any size, in a process with caches of its own.
-    """
-    from fuselab.commands import explain as verb
-
-    return verb.run(function, **options)
-
-
-@cli.command()
-@click.argument("name", metavar="NAME")
-@click.option(
-    "--style",
-    type=click.Choice(["stable", "classic"]),
-    default="stable",
-    show_default=True,
-    help="stable: CMake and LibTorch's stable ABI, one binary for many versions of torch and"
-    " Python. classic: setup.py, CUDAExtension and pybind11.",
-)
-@click.option("--dir", "folder", metavar="DIR", help="Default: NAME.")
-def new(name: str, style: str, folder: str | None) -> int:
-    """Write a package with an operator of your own: C++, CUDA, Triton, tests, spec, CI."""
-    from fuselab.commands import new as verb
-
-    return verb.run(name, style=style, folder=folder)
-
-
-@cli.command("train-bench")
-@click.option("--size", type=click.Choice(["small", "medium", "full"]), default="small")
-@click.option("--steps", type=click.IntRange(min=1), default=30, show_default=True)
-@click.option("--variant", "variants", multiple=True, help="eager, jax, ...; default: all.")
-@click.option("--out", metavar="DIR", help="Write table, record and loss curves.")
-@device
-@timeout
-@as_json
-def train_bench(**options: Any) -> int:
-    """Train a small Llama alike in PyTorch (eager, compiled, with our norms) and in JAX.
-
-    Exit code 1 if the losses of an fp32 size differ by more than 1e-5 at any step.
-    """
-    from fuselab.commands import train_bench as verb
-
-    return verb.run(**options)
-
-
-@cli.command()
-@click.argument("call", metavar="CALL")
-@click.option("--setup", metavar="FILE", help="Python file, run for the names that CALL uses.")
-@click.option(
-    "--under",
-    multiple=True,
-    type=click.Choice(["autocast", "inference_mode", "no_grad"]),
-    help="Run CALL within this context; may be repeated.",
-)
-@click.option(
-    "--depth",
-    type=click.IntRange(min=1),
-    default=3,
-    show_default=True,
-    help="Events within this many others are shown; JSON and page have all.",
-)
-@click.option("--out", metavar="DIR", help="Write DIR/trace.html too.")
-@device
-@as_json
-def trace(call: str, **options: Any) -> int:
-    """Walk one call from the Python function to the kernel, forward and backward.
-
-    CALL is a Python expression, which is run; x (4 x 64), w (64), torch, F, nn and fuseline are
-    there: fuselab trace "F.rms_norm(x, (64,), w)".
-    """
-    from fuselab.commands import trace as verb
-
-    return verb.run(call, **options)
-
-
-@cli.command()
-@click.option(
-    "--folder",
-    metavar="DIR",
-    default="framework-internals",
-    show_default=True,
-    help="The course's folders, of a source checkout.",
-)
-@click.option("--only", multiple=True, metavar="NAME", help="One of them; may be repeated.")
-@click.option("--out", metavar="DIR", default="out/internals", show_default=True)
-def internals(**options: Any) -> int:
-    """Run every folder of framework-internals anew, and write an index of what they made."""
-    from fuselab.commands import internals as verb
-
-    return verb.run(**options)
-
-
-@cli.command("compile-bench")
-@click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
-@click.option(
-    "--timeout",
-    type=click.IntRange(min=10),
-    default=600,
-    show_default=True,
-    help="Seconds for each of the two processes.",
-)
-@click.option("--out", metavar="DIR", help="Write DIR/compile-bench-*.md and .json too.")
-@device
-@as_json
-def compile_bench(**options: Any) -> int:
-    """Compile every operator's formula and common blocks: seconds cold and warm, kernels, times.
-
-    SUBJECT is an operator, or mlp, attention_block, norm_residual; default: all.
-    """
-    from fuselab.commands import compile_bench as verb
-
-    return verb.run(**options)
-
-
-@cli.command()
-@click.argument("op", metavar="OP")
-@click.option("--case", metavar="NAME", help="Problem size; default: the operator's first.")
-@click.option("--dtype", metavar="NAME", help="Default: float32.")
-@click.option("--direction", metavar="fwd|bwd", help="Default: both.")
-@click.option("--out", metavar="DIR", help="Write DIR/hlo.html too.")
-@device
-@as_json
-def hlo(op: str, **options: Any) -> int:
-    """Show what XLA makes of an operator's formula in JAX: fusions, custom calls, bytes, memory.
-
-    Needs the extra jax. Compiles and runs nothing; the JSON and the page hold both HLO texts.
-    """
-    from fuselab.commands import hlo as verb
-
-    return verb.run(op, **options)
-
-
-@cli.command()
 @device
 @as_json
 def doctor(**options: Any) -> int:
@@ -429,3 +281,7 @@ def doctor(**options: Any) -> int:
     from fuselab.commands import doctor as verb
 
     return verb.run(**options)
+
+
+for _verb in inside.VERBS:
+    cli.add_command(_verb)

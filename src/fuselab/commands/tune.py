@@ -10,7 +10,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from itertools import groupby
 from pathlib import Path
@@ -18,13 +18,13 @@ from time import monotonic
 from typing import Any
 
 from fuselab import caches, comparison, environment, runner, stats
-from fuselab.commands import exits, prepare, select
+from fuselab.commands import exits, landscapes, prepare, select
 from fuselab.commands.progress import Steps
+from fuselab.commands.tiles import Choice, Found, Slot, time_us
 from fuselab.comparison import Pair, Verdict
 from fuselab.landscape import write as drawn
-from fuselab.landscape.record import Landscape, Spot
 from fuselab.lock import device_lock
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Status
 from fuselab.plan import Filters, PlanError, check_names
 from fuselab.runner import Worker
 from fuselab.store import Store
@@ -40,43 +40,6 @@ COMPILING = 0.5
 PROVING = 0.15
 # One stands for all of its size.
 DTYPES = ("bfloat16", "float32", "float64")
-
-Found = Mapping[str, Measurement]
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One entry of the table: the direction, the dtype that stands for its size, the row length.
-
-    tiles   by name, the present one first
-    groups  the problems in which they are compared
-    proofs  more problems that the chosen one must be right in
-    """
-
-    key: Key
-    dtype: str
-    row: int | None
-    tiles: Mapping[str, Tile]
-    groups: tuple[Group, ...]
-    proofs: tuple[Group, ...]
-
-    @property
-    def present(self) -> str:
-        return next(iter(self.tiles))
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The tile that an entry gets and why; times by case of the present one and of this, in us."""
-
-    slot: Slot
-    name: str
-    times: Mapping[str, tuple[float | None, float | None]]
-    reason: str = ""
-
-    @property
-    def changed(self) -> bool:
-        return self.name != self.slot.present
 
 
 def run(
@@ -110,7 +73,7 @@ def run(
         with Store.open(_folder(spec.name, gpu)) as store:
             _measure(slots, store, worker, end - PROVING * budget, timeout, fresh)
             choices = list(_proven(_choices(slots, store), store, worker, end, timeout))
-            lands = [_landscape(choice, store) for choice in choices] if landscape else []
+            lands = [landscapes.of(choice, store) for choice in choices] if landscape else []
     if not choices:
         _say("no class is measured yet; the same command with a larger --budget goes on")
         return exits.NO_DATA
@@ -119,7 +82,9 @@ def run(
     if landscape:
         asked = {"source": source, "op": spec.name, "device": chosen}
         drawn.write(
-            _with_kernels(lands, choices, asked, timeout), f"{spec.name} on {gpu}", Path(landscape)
+            landscapes.with_kernels(lands, choices, asked, timeout),
+            f"{spec.name} on {gpu}",
+            Path(landscape),
         )
         _say(f"landscape in {landscape}")
     print(_as_json(file, choices) if as_json else _as_text(choices))
@@ -255,16 +220,12 @@ def _choice(slot: Slot, found: Mapping[str, Found]) -> Choice:
 
 
 def _chosen(slot: Slot, name: str, found: Mapping[str, Found], reason: str = "") -> Choice:
-    times = {c: (_us(ms[slot.present]), _us(ms[name])) for c, ms in found.items()}
+    times = {c: (time_us(ms[slot.present]), time_us(ms[name])) for c, ms in found.items()}
     return Choice(slot, name, times, reason)
 
 
 def _mean(found: Mapping[str, Found], name: str) -> float:
-    return math.prod(_us(ms[name]) or math.inf for ms in found.values())
-
-
-def _us(measurement: Measurement) -> float | None:
-    return stats.median(measurement.samples_us) if measurement.samples_us else None
+    return math.prod(time_us(ms[name]) or math.inf for ms in found.values())
 
 
 def _proven(
@@ -297,43 +258,6 @@ def _judged(choice: Choice, asked: Sequence[Group], store: Store) -> Choice:
             why = f"{choice.name} is {proof.status} on {group.case}: {proof.reason}"
             return Choice(choice.slot, choice.slot.present, times, why)
     return choice
-
-
-def _landscape(choice: Choice, store: Store) -> Landscape:
-    """Return every tile of the choice's class, measured as it was."""
-    slot, stored = choice.slot, {m.cell: m for m in store.measurements()}
-
-    def spot(name: str, tile: Tile) -> Spot:
-        found = {group.case: stored[group.cell(name)] for group in slot.groups}
-        wrong = [m.reason for m in found.values() if not m.status.has_number]
-        us = {case: _us(m) for case, m in found.items()}
-        return Spot(str(tile), tile.size, tile.warps, us, wrong[0] if wrong else "")
-
-    spots = tuple(spot(name, tile) for name, tile in slot.tiles.items())
-    kept = str(slot.tiles[choice.name])
-    return Landscape(slot.key[0], slot.dtype, slot.row, spots, kept, choice.reason)
-
-
-def _with_kernels(
-    lands: Sequence[Landscape], choices: Sequence[Choice], asked: dict[str, Any], seconds: float
-) -> list[Landscape]:
-    """Return the landscapes with what the tiles' kernels take of the GPU, where there is one."""
-    slots = [
-        {
-            "direction": choice.slot.key[0],
-            "dtype": choice.slot.dtype,
-            "row": choice.slot.row,
-            "case": choice.slot.groups[0].case,
-            "tiles": [list(tile) for tile in choice.slot.tiles.values()],
-        }
-        for choice in choices
-    ]
-    found = drawn.kernels(asked | {"slots": slots}, seconds) if asked["device"] != "cpu" else []
-    each = iter(found)
-    return [
-        replace(land, spots=tuple(replace(s, kernels=next(each, ())) for s in land.spots))
-        for land in lands
-    ]
 
 
 def _table(present: Table, gpu: str, tuning: Tuning, choices: Sequence[Choice]) -> Table:

@@ -13,7 +13,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fuselab.landscape.draw import draw
 from fuselab.landscape.record import Kernel, Landscape, to_markdown
 
 
@@ -33,6 +32,8 @@ def kernels(request: dict[str, Any], seconds: float) -> list[tuple[Kernel, ...]]
 
 def write(found: Sequence[Landscape], what: str, folder: Path) -> None:
     """Write DIR/landscape.md and .json, and a heat map for each direction and dtype."""
+    from fuselab.landscape.draw import draw  # matplotlib, only where something is drawn
+
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "landscape.md").write_text(f"# {what}\n\n{to_markdown(found)}")
     record = {"what": what, "landscapes": [asdict(land) for land in found]}
