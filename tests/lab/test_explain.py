@@ -165,13 +165,14 @@ def test_a_record_comes_back_as_it_was(file: Path) -> None:
     assert from_record(json.loads(json.dumps(found.to_record()))) == found
 
 
-def test_the_shipped_examples_are_those_of_the_seed() -> None:
+def test_the_shipped_examples_are_those_of_the_seed_and_the_blocks() -> None:
     assert set(examples()) == {
         "many_sizes",
         *("compiled_inside", "made_inside", "compiled_once"),
         "attention_pytorch",
         *("naive_softmax", "compiled_naive_softmax", "nn_softmax", "compiled_nn_softmax"),
         "torch_softmax",
+        *("mlp", "attention_block", "norm_residual"),
     }
 
 
