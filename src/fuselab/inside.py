@@ -133,6 +133,28 @@ def compile_bench(**options: Any) -> int:
 
 
 @click.command()
+@click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
+@click.option(
+    "--timeout",
+    type=click.IntRange(min=10),
+    default=600,
+    show_default=True,
+    help="Seconds for each of the two processes.",
+)
+@click.option("--out", metavar="DIR", help="Write DIR/candidates.md and .json too.")
+@device
+@as_json
+def candidates(**options: Any) -> int:
+    """Show what the inductor's tuner tries for each kernel, max-autotune off and on, on a GPU.
+
+    Ten tunings each. SUBJECT as compile-bench has them; default: all.
+    """
+    from fuselab.commands import candidates as verb
+
+    return verb.run(**options)
+
+
+@click.command()
 @click.argument("op", metavar="OP")
 @click.option("--case", metavar="NAME", help="Problem size; default: the operator's first.")
 @click.option("--dtype", metavar="NAME", help="Default: float32.")
@@ -150,4 +172,4 @@ def hlo(op: str, **options: Any) -> int:
     return verb.run(op, **options)
 
 
-VERBS = (trace, explain, compile_bench, hlo, train_bench, internals, new)
+VERBS = (trace, explain, compile_bench, candidates, hlo, train_bench, internals, new)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 
 import torch
 
-from fuselab.explain.target import EXAMPLES, Target, load
+from fuselab.explain.target import Target, examples, load
 from fuseline import table
 from fuseline.core.spec import OpSpec
 
-BLOCKS = ("mlp", "attention_block", "norm_residual")
+BLOCKS = ("mlp", "attention_block", "norm_residual", "attention_pytorch")
 # About 16 MB; the norms of rows have no case of the first name.
 CASES = ("1024x4096", "4x512x1024")
+SIZES = {"attention_pytorch": 1024}
 
 
 def names() -> tuple[str, ...]:
@@ -22,7 +24,8 @@ def names() -> tuple[str, ...]:
 def subject(name: str, device: str) -> Target:
     """Return the target of an operator's formula in torch, or of a block."""
     if name in BLOCKS:
-        return load(EXAMPLES / "blocks.py", name, device)
+        target = load(examples()[name], name, device)
+        return replace(target, sizes=(SIZES.get(name, target.sizes[-1]),))
     return _operator(table.load()[name], device)
 
 

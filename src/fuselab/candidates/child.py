@@ -1,0 +1,112 @@
+"""The process that compiles: python -m fuselab.candidates.child DEVICE ANSWER on|off SUBJECT...
+
+Writes a line of JSON a subject. The tuner is private to torch: `CachingAutotuner` of torch 2.10 on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+from fuselab.candidates.record import Candidate, Kernel, Tuned
+from fuselab.compiling.subjects import subject
+
+TUNINGS = 10
+
+
+def main() -> None:
+    device, answer, autotune, *names = sys.argv[1:]
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    with Path(answer).open("a") as file:
+        for name in names:
+            tuned = _tuned(name, device, autotune == "on")
+            print(json.dumps(asdict(tuned)), file=file, flush=True)
+
+
+def _tuned(name: str, device: str, max_autotune: bool) -> Tuned:
+    torch._dynamo.reset()
+    options: dict[str, str | int | bool | Any] = {"max_autotune": max_autotune}
+    try:
+        target = subject(name, device)
+        compiled = torch.compile(target.function, dynamic=False, options=options)
+        with _watched() as kernels:
+            compiled(*target.inputs(target.sizes[-1]))
+    except Exception as error:
+        return Tuned(
+            name, max_autotune, error=f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        )
+    return Tuned(name, max_autotune, tuple(kernels))
+
+
+@contextmanager
+def _watched() -> Iterator[list[Kernel]]:
+    """Have every kernel's first launch time all its candidates before the tuner chooses."""
+    found: list[Kernel] = []
+    seen: set[int] = set()
+    run: Callable[..., Any] = CachingAutotuner.run
+
+    def watched(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        if id(tuner) in seen or kwargs.get("benchmark_run"):
+            return run(tuner, *args, **kwargs)
+        seen.add(id(tuner))
+        tried = _candidates(tuner, args, {k: v for k, v in kwargs.items() if k != "stream"})
+        out = run(tuner, *args, **kwargs)
+        found.append(_kernel(tuner, tried))
+        return out
+
+    CachingAutotuner.run = watched  # type: ignore[method-assign, assignment]
+    try:
+        yield found
+    finally:
+        CachingAutotuner.run = run  # type: ignore[method-assign]
+
+
+def _candidates(tuner: Any, args: Any, kwargs: Any) -> tuple[Candidate, ...]:
+    if not tuner.launchers:
+        tuner.precompile()
+    launchers = list(tuner.launchers)
+    rounds = [
+        [1e3 * tuner.bench(each, *args, **kwargs) for each in launchers] for _ in range(TUNINGS)
+    ]
+    return tuple(
+        Candidate(
+            _text(launcher.config),
+            us,
+            getattr(launcher, "n_regs", None),
+            getattr(launcher, "n_spills", None),
+            getattr(launcher, "shared", None),
+        )
+        for launcher, us in zip(launchers, zip(*rounds, strict=True), strict=True)
+    )
+
+
+def _kernel(tuner: Any, tried: tuple[Candidate, ...]) -> Kernel:
+    meta = tuner.inductor_meta
+    return Kernel(
+        name=str(meta.get("kernel_name") or tuner.fn.__name__),
+        heuristic=str(getattr(tuner.heuristic_type, "name", tuner.heuristic_type)).lower(),
+        size_hints=str(tuner.size_hints),
+        reduction_hint=str(getattr(meta.get("reduction_hint"), "name", meta.get("reduction_hint"))),
+        candidates=tried,
+        kept=_text(tuner.launchers[0].config),
+    )
+
+
+def _text(config: Any) -> str:
+    blocks = ", ".join(f"{name} {value}" for name, value in config.kwargs.items())
+    return ", ".join(
+        filter(None, [blocks, f"{config.num_warps} warps", f"{config.num_stages} stages"])
+    )
+
+
+if __name__ == "__main__":
+    main()

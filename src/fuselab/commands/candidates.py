@@ -1,0 +1,46 @@
+"""fuselab candidates: what the inductor's tuner tries for each kernel of a subject."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from fuselab import environment
+from fuselab.candidates.record import to_markdown
+from fuselab.candidates.run import run as tuned
+from fuselab.commands import exits, select
+from fuselab.compiling.subjects import names
+from fuselab.plan import PlanError
+
+
+def run(
+    *,
+    subjects: Sequence[str] = (),
+    device: str | None = None,
+    timeout: int = 600,
+    out: str | None = None,
+    as_json: bool = False,
+) -> int:
+    """Print every kernel's candidates; 1 if a subject has none."""
+    if unknown := [name for name in subjects if name not in names()]:
+        raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
+    if out is not None and Path(out).exists() and not Path(out).is_dir():
+        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    where = select.device_of(device)
+    if where == "cpu":
+        raise PlanError("device: got 'cpu', where the inductor has no configurations to tune")
+    found = tuned(subjects or names(), where, timeout)
+    gpu = environment.collect(where).get("gpu", where)
+    table = to_markdown(found, f"torch {environment.version('torch')}, {gpu}, float32, forward")
+    record = [asdict(one) for one in found]
+    click.echo(json.dumps(record) if as_json else table.rstrip())
+    if out is not None:
+        folder = Path(out)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "candidates.md").write_text(table)
+        (folder / "candidates.json").write_text(json.dumps(record) + "\n")
+    return exits.FAILED if any(one.error for one in found) else exits.OK

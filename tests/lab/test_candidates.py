@@ -1,0 +1,52 @@
+"""fuselab candidates: which configuration won how often, and the verb; the tuner needs a GPU."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+import torch
+
+from fuselab.candidates.record import Candidate, Kernel, Tuned, from_record, to_markdown
+from fuselab.cli import command
+
+FAST = Candidate("XBLOCK 1", (10.0, 12.0, 11.0), 32, 0, 64)
+OTHER = Candidate("XBLOCK 8", (11.0, 11.0, 12.0), None, None, None)
+KERNEL = Kernel("triton_red", "reduction", "{'x': 8}", "INNER", (OTHER, FAST), "XBLOCK 1")
+
+
+def test_winners_are_counted_by_tuning() -> None:
+    assert KERNEL.winners == {"XBLOCK 1": 2, "XBLOCK 8": 1}
+    assert "of 3 tunings: XBLOCK 1 2, XBLOCK 8 1; the second is 0.0 % slower" in KERNEL.why
+
+
+def test_one_configuration_is_no_choice() -> None:
+    alone = Kernel("k", "pointwise", "", "", (FAST,), "XBLOCK 1")
+    assert alone.why.startswith("nothing to choose")
+
+
+def test_tables_and_records() -> None:
+    found = [Tuned("softmax", True, (KERNEL,)), Tuned("mlp", False, error="not reached")]
+    assert [from_record(json.loads(json.dumps(asdict(one)))) for one in found] == found
+    table = to_markdown(found, "here")
+    assert "| XBLOCK 1 **kept** | 11.00 | 10.00 | 12.00 | 32 | 0 | 64 |" in table
+    assert "| XBLOCK 8 | 11.00 | 11.00 | 12.00 | - | - | - |" in table
+    assert "## mlp, max-autotune off\n\nnot reached" in table
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command(["candidates", "conv"]) == 2
+    assert "SUBJECT: got 'conv'" in capsys.readouterr().err
+    assert command(["candidates", "softmax", "--device", "cpu"]) == 2
+    assert "no configurations to tune" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_tuner_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    assert command(["candidates", "softmax", "--json"]) == 0
+    off, on = json.loads(capfd.readouterr().out)
+    assert len(on["kernels"][0]["candidates"]) > len(off["kernels"][0]["candidates"]) > 1
+    for kernel in (*off["kernels"], *on["kernels"]):
+        assert kernel["kept"] in [c["config"] for c in kernel["candidates"]]
