@@ -28,8 +28,7 @@ def run(
     """Print every kernel's candidates; 1 if a subject has none."""
     if unknown := [name for name in subjects if name not in names()]:
         raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    select.check_folder("--out", out)
     where = select.device_of(device)
     if where == "cpu":
         raise PlanError("device: got 'cpu', where the inductor has no configurations to tune")

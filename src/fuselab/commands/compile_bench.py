@@ -28,8 +28,7 @@ def run(
     """Compile all subjects, or those named; 1 if one has no figures."""
     if unknown := [name for name in subjects if name not in names()]:
         raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    select.check_folder("--out", out)
     where = select.device_of(device)
     rows = bench(subjects or names(), where, timeout)
     about = environment.collect(where)

@@ -31,8 +31,7 @@ def run(
         return exits.OK
     if function is None:
         raise PlanError("FUNCTION: got none, expected FILE.py:FUNCTION or an example (--list)")
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    select.check_folder("--out", out)
     found = explained(function, select.device_of(device), timeout)
     click.echo(json.dumps(found.to_record()) if as_json else to_text(found))
     if out is not None:

@@ -27,8 +27,7 @@ def run(
     """Compile and print; with `out`, write the page DIR/hlo.html too."""
     if find_spec("jax") is None:
         raise PlanError("jax is not installed: pip install 'fuseline[jax]'")
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    select.check_folder("--out", out)
     from fuselab.hlo import page, record, text
 
     found = specs.load()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fuselab.commands import exits
+from fuselab.commands import exits, select
 from fuselab.internals import folders
 from fuselab.plan import PlanError
 
@@ -19,8 +19,7 @@ def run(*, folder: str, only: Sequence[str] = (), out: str) -> int:
         raise PlanError(f"--folder: got {folder!r}, expected a folder with */run.py: a checkout's")
     if unknown := [name for name in only if name not in found]:
         raise PlanError(f"--only: got {unknown[0]!r}, expected one of: {', '.join(found)}")
-    if Path(out).exists() and not Path(out).is_dir():
-        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    select.check_folder("--out", out)
     ran = [folders.run(found[name], Path(out).resolve()) for name in only or found]
     for one in ran:
         click.echo(f"{one.name}: {one.seconds:.0f} s, exit code {one.code}")

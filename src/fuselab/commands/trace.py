@@ -8,7 +8,6 @@ from pathlib import Path
 import click
 
 from fuselab.commands import exits, select
-from fuselab.plan import PlanError
 from fuselab.trace.call import prepare
 from fuselab.trace.page import write_page
 from fuselab.trace.record import trace
@@ -26,8 +25,7 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Trace a call and print it; with `out`, write the page DIR/trace.html too."""
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    select.check_folder("--out", out)
     call = prepare(expression, setup=setup, under=under, device=select.device_of(device))
     seen = trace(call)
     click.echo(json.dumps(to_record(seen)) if as_json else to_text(seen, depth).rstrip())

@@ -31,8 +31,7 @@ def run(
     """Train each variant in a process of its own; 1 if their fp32 losses differ too much."""
     if unknown := [name for name in variants if name not in VARIANTS]:
         raise PlanError(f"--variant: got {unknown[0]!r}, expected one of: {', '.join(VARIANTS)}")
-    if out is not None and Path(out).exists() and not Path(out).is_dir():
-        raise PlanError(f"--out: got {out!r}, a file; expected a folder")
+    select.check_folder("--out", out)
     where = select.device_of(device).partition(":")[0]
     rows = []
     for row in bench(variants or VARIANTS, size, steps, where, timeout):

@@ -56,8 +56,7 @@ def run(
 ) -> int:
     """Measure for `budget` seconds, write the table, say what changed; 3 if nothing is measured."""
     chosen = select.device_of(device)
-    if landscape is not None and Path(landscape).exists() and not Path(landscape).is_dir():
-        raise PlanError(f"--landscape: got {landscape!r}, a file; expected a folder")
+    select.check_folder("--landscape", landscape)
     source, spec, tuning = _target(target)
     filters = replace(filters, device=chosen)
     check_names([select.row(spec, source)], filters)
