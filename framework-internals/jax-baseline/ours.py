@@ -1,5 +1,6 @@
-"""Our C++ RMSNorm within a JAX program, beside XLA's own: values, gradients, what XLA sees."""
+"""Our RMSNorm within JAX programs, beside XLA's own: values, gradients, what XLA sees, time."""
 
+from functools import partial
 from time import perf_counter
 
 import jax
@@ -7,39 +8,61 @@ import jax.numpy as jnp
 
 from fuseline.jax import rms_norm
 
-ROUNDS = 20
-DRAWN = ((0, (2048,)), (1, ()))  # x of 2048 x 1024, weight of 1024
+ROUNDS, CALLS = 15, 20
+PROBLEMS = {"cpu": (2048, 1024, jnp.float32), "gpu": (32768, 4096, jnp.bfloat16)}
 
 
 def plain(x, weight):
-    return x * jax.lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * weight
+    x32, weight32 = x.astype(jnp.float32), weight.astype(jnp.float32)
+    y = x32 * jax.lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + 1e-6) * weight32
+    return y.astype(x.dtype)
 
 
-def loss_by(norm):
-    return jax.jit(jax.value_and_grad(lambda x, w: jnp.sum(jnp.sin(norm(x, w))), argnums=(0, 1)))
+def forward(norm, x, weight, _):
+    return norm(x, weight)
 
 
-def milliseconds(step, *given):
+def with_backward(norm, x, weight, dy):
+    y, vjp = jax.vjp(norm, x, weight)
+    return y, *vjp(dy)
+
+
+def milliseconds(step, given):
     times = []
     for _ in range(ROUNDS):
         begin = perf_counter()
-        jax.block_until_ready(step(*given))
-        times.append(1e3 * (perf_counter() - begin))
+        for _ in range(CALLS):
+            done = step(*given)
+        jax.block_until_ready(done)
+        times.append(1e3 * (perf_counter() - begin) / CALLS)
     return sorted(times)[ROUNDS // 2]
 
 
-def main():
-    with jax.default_device(jax.devices("cpu")[0]):
-        x, weight = (jax.random.normal(jax.random.key(n), (*rows, 1024)) for n, rows in DRAWN)
-        ours, theirs = loss_by(rms_norm), loss_by(plain)
-        (loss, grads), (loss2, grads2) = ours(x, weight), theirs(x, weight)
-        apart = max(float(jnp.abs(a - b).max()) for a, b in zip(grads, grads2, strict=True))
-        print(f"loss {loss:.4f} by our kernel, {loss2:.4f} by XLA's; gradients within {apart:.1e}")
-        for name, step in (("our kernel", ours), ("XLA's", theirs)):
-            text = step.lower(x, weight).compile().as_text()
+def show(device, rows, n, dtype):
+    keys = jax.random.split(jax.random.key(0), 3)
+    given = [
+        jax.device_put(jax.random.normal(key, shape, dtype), device)
+        for key, shape in zip(keys, ((rows, n), (n,), (rows, n)), strict=True)
+    ]
+    print(f"{device.device_kind}, {rows} x {n}, {jnp.dtype(dtype).name}")
+    for direction in (forward, with_backward):
+        results = []
+        for name, norm in (("our kernel", rms_norm), ("XLA's", plain)):
+            step = jax.jit(partial(direction, norm)).lower(*given).compile()
+            results.append(step(*given))
+            text, took = step.as_text(), milliseconds(step, given)
             calls, fusions = text.count("custom_call_target"), text.count(" fusion(")
-            took = milliseconds(step, x, weight)
-            print(f"{name}: {took:.2f} ms, {fusions} fusions, {calls} custom calls")
+            print(
+                f"  {direction.__name__}, {name}: {took:.3f} ms, {fusions} fusions, {calls} calls"
+            )
+        ours, theirs = ([t.astype(jnp.float32) for t in jax.tree.leaves(r)] for r in results)
+        apart = [jnp.abs(a - b).max() / jnp.abs(b).max() for a, b in zip(ours, theirs, strict=True)]
+        print(f"  apart, relative to the largest: {', '.join(f'{a:.1e}' for a in apart)}")
+
+
+def main():
+    for platform in dict.fromkeys(("cpu", jax.default_backend())):
+        show(jax.devices(platform)[0], *PROBLEMS[platform])
 
 
 if __name__ == "__main__":

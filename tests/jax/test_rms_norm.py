@@ -35,19 +35,34 @@ def drawn(*shape, dtype="float64"):
     return jnp.asarray(np.random.default_rng().standard_normal(shape), dtype)
 
 
-@pytest.mark.parametrize("dtype", LIMIT)
-@pytest.mark.parametrize("shape", [(64,), (3, 7), (2, 5, 1031), (300, 33), (1, 1)], ids=str)
-def test_values_and_gradients(shape, dtype):
-    x, weight, dy = drawn(*shape, dtype=dtype), drawn(shape[-1], dtype=dtype), drawn(*shape)
+def check_against_fp64(shape, dtype, weight_dtype, device):
+    x, dy = (jax.device_put(drawn(*shape, dtype=dtype), device) for _ in range(2))
+    weight = jax.device_put(drawn(shape[-1], dtype=weight_dtype), device)
     limit = LIMIT[dtype]
     y, vjp = jax.vjp(jax.jit(rms_norm), x, weight)
     expected, vjp64 = jax.vjp(oracle, *(t.astype(jnp.float64) for t in (x, weight)))
-    assert (y.shape, y.dtype) == (x.shape, x.dtype)
+    assert (y.shape, y.dtype, y.devices()) == (x.shape, x.dtype, {device})
     np.testing.assert_allclose(y.astype(jnp.float64), expected, rtol=limit, atol=limit)
-    dy = dy.astype(dtype)
     for ours, theirs in zip(vjp(dy), vjp64(dy.astype(jnp.float64)), strict=True):
-        scale = float(jnp.abs(theirs).max()) + 1
-        np.testing.assert_allclose(ours.astype(jnp.float64), theirs, rtol=0, atol=4 * limit * scale)
+        scale = 4 * max(limit, LIMIT[ours.dtype.name]) * (float(jnp.abs(theirs).max()) + 1)
+        np.testing.assert_allclose(ours.astype(jnp.float64), theirs, rtol=0, atol=scale)
+
+
+SHAPES = [(64,), (3, 7), (2, 5, 1031), (300, 33), (1, 1)]
+
+
+@pytest.mark.parametrize("dtype", LIMIT)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_values_and_gradients(shape, dtype):
+    check_against_fp64(shape, dtype, dtype, jax.devices("cpu")[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", LIMIT)
+@pytest.mark.parametrize("shape", [*SHAPES, (4096, 4096), (3, 300_001)], ids=str)
+def test_values_and_gradients_on_a_gpu(shape, dtype):
+    for weight_dtype in dict.fromkeys((dtype, "float32")):
+        check_against_fp64(shape, dtype, weight_dtype, jax.devices("gpu")[0])
 
 
 def test_numeric_gradients():

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
+from fuselab.candidates import choices
 from fuselab.candidates.record import Candidate, Kernel, Tuned, from_record, to_markdown
 from fuselab.cli import command
 
@@ -50,3 +51,17 @@ def test_the_tuner_is_seen(capfd: pytest.CaptureFixture[str]) -> None:
     assert len(on["kernels"][0]["candidates"]) > len(off["kernels"][0]["candidates"]) > 1
     for kernel in (*off["kernels"], *on["kernels"]):
         assert kernel["kept"] in [c["config"] for c in kernel["candidates"]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_the_choice_of_an_algorithm_is_seen() -> None:
+    a = torch.randn(512, 512, device="cuda")
+    with choices.watched(2) as found:
+        torch.compile(torch.mm, options={"max_autotune": True})(a, a)
+    (kernel,) = found
+    assert kernel.size_hints == "(512, 512) x (512, 512)"
+    assert kernel.kept in [c.config for c in kernel.candidates]
+    templates = [c for c in kernel.candidates if "tile" in c.config]
+    assert all(c.registers and len(c.us) == 2 for c in templates)
+    assert 1 < len(templates) < len(kernel.candidates)

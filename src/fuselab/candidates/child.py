@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
+from fuselab.candidates import choices
 from fuselab.candidates.record import Candidate, Kernel, Tuned
 from fuselab.compiling.subjects import subject
 
@@ -38,13 +39,13 @@ def _tuned(name: str, device: str, max_autotune: bool) -> Tuned:
     try:
         target = subject(name, device)
         compiled = torch.compile(target.function, dynamic=False, options=options)
-        with _watched() as kernels:
+        with choices.watched(TUNINGS) as chosen, _watched() as kernels:
             compiled(*target.inputs(target.sizes[-1]))
     except Exception as error:
         return Tuned(
             name, max_autotune, error=f"{type(error).__name__}: {error}".splitlines()[0][:200]
         )
-    return Tuned(name, max_autotune, tuple(kernels))
+    return Tuned(name, max_autotune, (*chosen, *kernels))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Fuseline's C++ kernels in JAX, through jax.ffi, on the CPU; needs the extra `jax`."""
+"""Fuseline's C++ and CUDA kernels in JAX, through jax.ffi; needs the extra `jax`."""
 
 from fuseline.jax.rms_norm import rms_norm
 

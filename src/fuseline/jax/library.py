@@ -15,6 +15,7 @@ from fuseline.core import native
 
 TARGETS = ("fuseline_jax_rms_norm_fwd", "fuseline_jax_rms_norm_bwd")
 KERNELS = ("fuseline_rms_norm_fwd", "fuseline_rms_norm_bwd")
+PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # of our names: XLA's
 
 
 @cache
@@ -24,10 +25,20 @@ def register() -> None:
     if binary.handle is None:
         raise RuntimeError(f"fuseline.jax: {binary.why_not('cpu')}")
     library = _compiled()
-    library.fuseline_set_kernels(*(ctypes.c_void_p.in_dll(binary.handle, name) for name in KERNELS))
-    for name in TARGETS:
-        handler = jax.ffi.pycapsule(getattr(library, name))
-        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+    kernels = {p: [_address(binary.handle, f"{k}_{p}") for k in KERNELS] for p in PLATFORMS}
+    library.fuseline_set_kernels(*(address for pair in kernels.values() for address in pair))
+    for platform, addresses in kernels.items():
+        for name in TARGETS if all(addresses) else ():
+            handler = jax.ffi.pycapsule(getattr(library, f"{name}_{platform}"))
+            jax.ffi.register_ffi_target(name, handler, platform=PLATFORMS[platform])
+
+
+def _address(binary: ctypes.CDLL, name: str) -> ctypes.c_void_p:
+    """Return the kernel's address; none in a binary that was built without CUDA."""
+    try:
+        return ctypes.c_void_p.in_dll(binary, name)
+    except ValueError:
+        return ctypes.c_void_p()
 
 
 def _compiled() -> ctypes.CDLL:

@@ -1,4 +1,4 @@
-"""RMSNorm in JAX: fuseline's C++ kernels on the CPU, forward and backward."""
+"""RMSNorm in JAX: fuseline's C++ and CUDA kernels, forward and backward."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Array:
-    """y = x * rsqrt(mean(x^2) + eps) * weight over the last dimension, by fuseline's C++ kernel.
+    """y = x * rsqrt(mean(x^2) + eps) * weight over the last dimension, by fuseline's kernel.
 
-    x [..., n] fp64, fp32, fp16 or bf16 on the CPU; weight [n] in x's dtype or fp32, or None for 1.
-    Returns y like x. Under jit, grad (reverse mode, once) and vmap (one call after the other). A
-    sharded x is gathered first, unless the call is within shard_map.
+    x [..., n] fp64, fp32, fp16 or bf16 on the CPU or an NVIDIA GPU; weight [n] in x's dtype or
+    fp32, or None for 1. Returns y like x. Under jit, grad (reverse mode, once) and vmap (one call
+    after the other). A sharded x is gathered first, unless the call is within shard_map.
     ValueError for shapes, TypeError for dtypes, RuntimeError without a C++ compiler.
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """

@@ -1,4 +1,4 @@
-// What fuseline.jax calls, by name, through the handlers that it compiles against jaxlib.
+// What fuseline.jax calls on a CPU, by name, through the handlers that it compiles against jaxlib.
 #include <memory>
 
 #include "fuseline/core/cpp/isa.h"
@@ -9,10 +9,10 @@
 namespace fuseline::rms_norm {
 namespace {
 
-bool forward(int element, int weight_element, const void* x, const void* weight, void* y,
-             void* rstd, int64_t rows, int64_t n, double eps) {
+const char* forward(const jax::Launch&, int element, int weight_element, const void* x,
+                    const void* weight, void* y, void* rstd, int64_t rows, int64_t n, double eps) {
   const rms::ForwardRows kernel = FUSELINE_BY_ISA(kernels).forward[element][weight_element];
-  if (!kernel) return false;
+  if (!kernel) return jax::kNoKernel;
   rms::ForwardArgs args{};
   args.x = x;
   args.weight = weight;
@@ -23,14 +23,15 @@ bool forward(int element, int weight_element, const void* x, const void* weight,
   args.eps = eps;
   args.scale = 1;
   parallel(rows, n, [&](int64_t first, int64_t last) { kernel(args, first, last); });
-  return true;
+  return nullptr;
 }
 
-bool backward(int element, int weight_element, const void* dy, const void* x, const void* weight,
-              const void* rstd, void* dx, void* dweight, int64_t rows, int64_t n) {
+const char* backward(const jax::Launch&, int element, int weight_element, const void* dy,
+                     const void* x, const void* weight, const void* rstd, void* dx, void* dweight,
+                     int64_t rows, int64_t n) {
   const rms::Kernels& table = FUSELINE_BY_ISA(kernels);
   const rms::BackwardRows kernel = table.backward[element][weight_element];
-  if (!kernel) return false;
+  if (!kernel) return jax::kNoKernel;
   const Chunks chunks(rows);
   const std::unique_ptr<double[]> sums(new double[chunks.count * n]);
   const rms::BackwardArgs args{dy, nullptr, x, weight, rstd, dx, n, n, 0, n, 0};
@@ -41,12 +42,11 @@ bool backward(int element, int weight_element, const void* dy, const void* x, co
   parallel(n, chunks.count, [&](int64_t first, int64_t last) {
     reduce(sums.get(), chunks.count, n, first, last, dweight);
   });
-  return true;
+  return nullptr;
 }
 
 }  // namespace
 }  // namespace fuseline::rms_norm
 
-#define FUSELINE_EXPORT extern "C" __attribute__((visibility("default")))
-FUSELINE_EXPORT fuseline::jax::RmsNormFwd* fuseline_rms_norm_fwd = fuseline::rms_norm::forward;
-FUSELINE_EXPORT fuseline::jax::RmsNormBwd* fuseline_rms_norm_bwd = fuseline::rms_norm::backward;
+FUSELINE_EXPORT fuseline::jax::RmsNormFwd* fuseline_rms_norm_fwd_cpu = fuseline::rms_norm::forward;
+FUSELINE_EXPORT fuseline::jax::RmsNormBwd* fuseline_rms_norm_bwd_cpu = fuseline::rms_norm::backward;
