@@ -8,6 +8,15 @@ import click
 
 from fuselab.options import as_json, device, timeout
 
+_subjects = click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
+_two_processes = click.option(
+    "--timeout",
+    type=click.IntRange(min=10),
+    default=600,
+    show_default=True,
+    help="Seconds for each of the two processes.",
+)
+
 
 @click.command()
 @click.argument("function", metavar="FUNCTION", required=False)
@@ -111,14 +120,8 @@ def internals(**options: Any) -> int:
 
 
 @click.command("compile-bench")
-@click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
-@click.option(
-    "--timeout",
-    type=click.IntRange(min=10),
-    default=600,
-    show_default=True,
-    help="Seconds for each of the two processes.",
-)
+@_subjects
+@_two_processes
 @click.option("--out", metavar="DIR", help="Write DIR/compile-bench-*.md and .json too.")
 @device
 @as_json
@@ -133,14 +136,8 @@ def compile_bench(**options: Any) -> int:
 
 
 @click.command()
-@click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
-@click.option(
-    "--timeout",
-    type=click.IntRange(min=10),
-    default=600,
-    show_default=True,
-    help="Seconds for each of the two processes.",
-)
+@_subjects
+@_two_processes
 @click.option("--out", metavar="DIR", help="Write DIR/candidates.md and .json too.")
 @device
 @as_json

@@ -33,7 +33,7 @@ def test_what_raises_has_no_figures():
 
 def test_what_was_not_reached_says_so():
     (found,) = bench(["softmax"], "cpu", seconds=0.1)
-    assert found.error == "not reached after 0.1 s (--timeout)"
+    assert found.error == "not done after 0.1 s (--timeout)"
 
 
 def test_an_unknown_subject(capfd: pytest.CaptureFixture[str]):

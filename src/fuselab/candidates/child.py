@@ -1,22 +1,20 @@
-"""The process that compiles: python -m fuselab.candidates.child DEVICE ANSWER on|off SUBJECT...
+"""The process that compiles, with an answer a subject.
 
-Writes a line of JSON a subject. The tuner is private to torch: `CachingAutotuner` of torch 2.10 on.
+The tuner is private to torch: `CachingAutotuner` of torch 2.10 on.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
+from fuselab import child
 from fuselab.candidates import choices
 from fuselab.candidates.record import Candidate, Kernel, Tuned
 from fuselab.compiling.subjects import subject
@@ -25,12 +23,10 @@ TUNINGS = 10
 
 
 def main() -> None:
-    device, answer, autotune, *names = sys.argv[1:]
+    asked = child.question()
     logging.getLogger("torch").setLevel(logging.ERROR)
-    with Path(answer).open("a") as file:
-        for name in names:
-            tuned = _tuned(name, device, autotune == "on")
-            print(json.dumps(asdict(tuned)), file=file, flush=True)
+    for name in asked["subjects"]:
+        child.answer(asdict(_tuned(name, asked["device"], asked["max_autotune"])))
 
 
 def _tuned(name: str, device: str, max_autotune: bool) -> Tuned:

@@ -13,7 +13,7 @@ from fuselab import environment
 from fuselab.candidates.record import to_markdown
 from fuselab.candidates.run import run as tuned
 from fuselab.commands import exits, select
-from fuselab.compiling.subjects import names
+from fuselab.compiling.subjects import check, names
 from fuselab.plan import PlanError
 
 
@@ -26,8 +26,7 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Print every kernel's candidates; 1 if a subject has none."""
-    if unknown := [name for name in subjects if name not in names()]:
-        raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
+    check(subjects)
     select.check_folder("--out", out)
     where = select.device_of(device)
     if where == "cpu":

@@ -13,8 +13,7 @@ from fuselab import environment
 from fuselab.commands import exits, select
 from fuselab.compiling.bench import bench
 from fuselab.compiling.record import to_markdown
-from fuselab.compiling.subjects import names
-from fuselab.plan import PlanError
+from fuselab.compiling.subjects import check, names
 
 
 def run(
@@ -26,8 +25,7 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Compile all subjects, or those named; 1 if one has no figures."""
-    if unknown := [name for name in subjects if name not in names()]:
-        raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
+    check(subjects)
     select.check_folder("--out", out)
     where = select.device_of(device)
     rows = bench(subjects or names(), where, timeout)

@@ -1,39 +1,33 @@
-"""The process that compiles: python -m fuselab.compiling.child cold|warm DEVICE ANSWER SUBJECT...
+"""The process that compiles, with an answer a subject, as it is done.
 
-Writes a line of JSON a subject, as it is done: seconds of the first compiled call, with the caches
-that there are; if cold, the modes "as it is" and "static" too, for which caches are off.
+Seconds of the first compiled call, with the caches that there are; if cold, the modes "as it is"
+and "static" too, for which caches are off.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
 
+from fuselab import child
 from fuselab.compiling.subjects import subject
 from fuselab.explain.observe import observe
 from fuselab.explain.record import AS_IS, STATIC
 
 
 def main() -> None:
-    caches, device, answer, *names = sys.argv[1:]
+    asked = child.question()
+    device = asked["device"]
     logging.getLogger("torch").setLevel(logging.ERROR)
     # What the first compilation of a process takes (imports, precompiled headers) is no subject's.
     torch.compile(torch.cos, dynamic=False)(torch.randn(8, device=device))
-    with Path(answer).open("a") as file:
-        for name in names:
-            print(
-                json.dumps({"subject": name} | _one(name, device, caches == "cold")),
-                file=file,
-                flush=True,
-            )
+    for name in asked["subjects"]:
+        child.answer({"subject": name} | _one(name, device, asked["cold"]))
 
 
 def _one(name: str, device: str, all_of_it: bool) -> dict[str, Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
 from fuselab.explain.target import Target, examples, load
+from fuselab.plan import PlanError
 from fuseline import table
 from fuseline.core.spec import OpSpec
 
@@ -19,6 +21,12 @@ SIZES = {"attention_pytorch": 1024}
 
 def names() -> tuple[str, ...]:
     return (*table.load(), *BLOCKS)
+
+
+def check(chosen: Sequence[str]) -> None:
+    """Raise PlanError for a name that is no subject's."""
+    if unknown := [name for name in chosen if name not in names()]:
+        raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
 
 
 def subject(name: str, device: str) -> Target:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
-
-from fuselab import caches
+from fuselab import caches, child
 from fuselab.explain.record import Explanation, from_record
 from fuselab.explain.target import locate
 from fuselab.plan import PlanError
@@ -25,19 +18,12 @@ def run(text: str, device: str, seconds: float) -> Explanation:
     Raises PlanError for what is no such function, ExplainError for one that fails.
     """
     file, name = locate(text)
-    with caches.fresh() as env, tempfile.TemporaryDirectory() as folder:
-        question, answer = Path(folder) / "request", Path(folder) / "answer"
-        question.write_text(json.dumps({"file": str(file), "name": name, "device": device}))
-        command = [sys.executable, "-m", "fuselab.explain.child", str(question), str(answer)]
-        try:
-            done = subprocess.run(
-                command, env={**os.environ, **env}, stdout=sys.stderr, timeout=seconds, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise ExplainError(f"{text}: not done after {seconds:g} s (--timeout)") from error
-        if not answer.exists():
-            raise ExplainError(f"{text}: the process ended with code {done.returncode}")
-        said = json.loads(answer.read_text())
+    question = {"file": str(file), "name": name, "device": device}
+    with caches.fresh() as env:
+        answers, why = child.ask("fuselab.explain.child", question, seconds, env)
+    if not answers:
+        raise ExplainError(f"{text}: {why}")
+    (said,) = answers
     if "usage" in said:
         raise PlanError(said["usage"])
     if "failed" in said:

@@ -1,15 +1,13 @@
-"""Runs tiles once and notes their kernels: python -m fuselab.landscape.child REQUEST ANSWER."""
+"""The process that runs tiles once and notes their kernels, with an answer a tile."""
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from fuselab import child
 from fuselab.landscape.record import Kernel
 from fuselab.worker import specs
 from fuseline.core.spec import OpSpec, Tuning
@@ -17,15 +15,12 @@ from fuseline.core.tuned import Tile
 
 
 def main() -> None:
-    request = json.loads(Path(sys.argv[1]).read_text())
-    spec = specs.load(request["source"])[request["op"]]
+    asked = child.question()
+    spec = specs.load(asked["source"])[asked["op"]]
     assert spec.tuning
-    answer = [
-        _kernels(spec, spec.tuning, one, tile, request["device"])
-        for one in request["slots"]
-        for tile in one["tiles"]
-    ]
-    Path(sys.argv[2]).write_text(json.dumps(answer))
+    for slot in asked["slots"]:
+        for tile in slot["tiles"]:
+            child.answer(_kernels(spec, spec.tuning, slot, tile, asked["device"]))
 
 
 def _kernels(

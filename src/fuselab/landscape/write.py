@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from fuselab import child
 from fuselab.landscape.record import Kernel, Landscape, to_markdown
 
 
 def kernels(request: dict[str, Any], seconds: float) -> list[tuple[Kernel, ...]]:
     """Return the kernels of each tile of each slot; none where no GPU compiles them."""
-    with tempfile.TemporaryDirectory() as folder:
-        question, answer = Path(folder) / "request", Path(folder) / "answer"
-        question.write_text(json.dumps(request))
-        command = [sys.executable, "-m", "fuselab.landscape.child", str(question), str(answer)]
-        try:
-            subprocess.run(command, env=os.environ, stdout=sys.stderr, timeout=seconds, check=False)
-        except subprocess.TimeoutExpired:
-            return []
-        found = json.loads(answer.read_text()) if answer.exists() else []
-    return [tuple(Kernel(**kernel) for kernel in one) for one in found]
+    answers, _ = child.ask("fuselab.landscape.child", request, seconds)
+    return [tuple(Kernel(**kernel) for kernel in tile) for tile in answers]
 
 
 def write(found: Sequence[Landscape], what: str, folder: Path) -> None:

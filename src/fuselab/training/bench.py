@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from fuselab import caches
+from fuselab import caches, child
 from fuselab.training.record import LIMIT, Missing, Row, Trained, apart, trained
 from fuselab.training.setting import SETTINGS
 
@@ -24,20 +18,13 @@ def bench(
 
 
 def _one(variant: str, size: str, steps: int, device: str, seconds: float) -> Row:
-    with caches.fresh() as env, tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer"
-        arguments = [variant, size, str(steps), device, str(answer)]
-        env = {**os.environ, **env, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", "fuselab.training.child", *arguments],
-                env=env, stdout=sys.stderr, timeout=seconds, check=False,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return Missing(variant, f"not done after {seconds:g} s (--timeout)")
-        if not answer.exists():
-            return Missing(variant, f"its process ended with code {done.returncode}")
-        said = json.loads(answer.read_text())
+    question = {"variant": variant, "size": size, "steps": steps, "device": device}
+    with caches.fresh() as env:
+        env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+        answers, why = child.ask("fuselab.training.child", question, seconds, env)
+    if not answers:
+        return Missing(variant, why)
+    (said,) = answers
     if "missing" in said:
         return Missing(variant, said["missing"])
     found = said["trained"]

@@ -1,27 +1,25 @@
-"""The process that trains: python -m fuselab.training.child VARIANT SIZE STEPS DEVICE ANSWER."""
+"""The process that trains a variant."""
 
 from __future__ import annotations
 
-import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
+from fuselab import child
 from fuselab.training.variants import train
 
 
 def main() -> None:
-    variant, size, steps, device, answer = sys.argv[1:]
+    asked = child.question()
     found: dict[str, Any]
     try:
-        found = {"trained": asdict(train(variant, size, int(steps), device))}
+        found = {"trained": asdict(train(**asked))}
     except ImportError as error:
-        extra = "; pip install 'fuseline[jax]'" if variant == "jax" else ""
+        extra = "; pip install 'fuseline[jax]'" if asked["variant"] == "jax" else ""
         found = {"missing": f"{error}{extra}"}
     except Exception as error:
         found = {"missing": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-    Path(answer).write_text(json.dumps(found))
+    child.answer(found)
 
 
 if __name__ == "__main__":
