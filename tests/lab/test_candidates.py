@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 
 import pytest
@@ -17,6 +18,14 @@ OTHER = Candidate("XBLOCK 8", (11.0, 11.0, 12.0), None, None, None)
 KERNEL = Kernel("triton_red", "reduction", "{'x': 8}", "INNER", (OTHER, FAST), "XBLOCK 1")
 
 
+class Choice:
+    def __init__(self, name: str) -> None:
+        self.name, self.input_nodes = name, [self]
+
+    def get_size(self) -> list[int]:
+        return [2, 3]
+
+
 def test_winners_are_counted_by_tuning() -> None:
     assert KERNEL.winners == {"XBLOCK 1": 2, "XBLOCK 8": 1}
     assert "of 3 tunings: XBLOCK 1 2, XBLOCK 8 1; the second is 0.0 % slower" in KERNEL.why
@@ -25,6 +34,22 @@ def test_winners_are_counted_by_tuning() -> None:
 def test_one_configuration_is_no_choice() -> None:
     alone = Kernel("k", "pointwise", "", "", (FAST,), "XBLOCK 1")
     assert alone.why.startswith("nothing to choose")
+
+
+def test_of_many_winners_three_are_told() -> None:
+    each = [
+        Candidate(f"XBLOCK {n}", tuple(float(n != i) for i in range(5)), None, None, None)
+        for n in range(5)
+    ]
+    assert Kernel("k", "pointwise", "", "", tuple(each), "XBLOCK 0").why.count("XBLOCK") == 3
+
+
+def test_an_algorithm_that_failed_once_is_left_out() -> None:
+    mm, other = Choice("bias_addmm"), Choice("mm_7")
+    rounds = [{mm: 2.0, other: math.inf}, {mm: 1.0, other: 1.0}]
+    kernel = choices.kernel(rounds)
+    assert (kernel.name, kernel.size_hints, kernel.kept) == ("bias_addmm", "(2, 3)", "bias_addmm")
+    assert [(c.config, c.us) for c in kernel.candidates] == [("bias_addmm", (2000.0, 1000.0))]
 
 
 def test_tables_and_records() -> None:

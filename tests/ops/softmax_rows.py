@@ -27,7 +27,7 @@ def hard_rows(n: int, dtype: torch.dtype, device: str) -> torch.Tensor:
 
     Of each kind so many that the worst error is no accident.
     """
-    x = torch.randn(8, 4096 // n + 1, n, device=device)
+    x = torch.randn(8, 8192 // n + 1, n, device=device)
     x[1] += 1e4
     x[2] *= 1e4
     x[3] = -1e4

@@ -6,6 +6,7 @@ The selector is private to torch: `AlgorithmSelectorCache` of torch 2.10 on.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +25,7 @@ def watched(tunings: int) -> Iterator[list[Kernel]]:
 
     def again(_: type, choices: Sequence[Any], *args: Any, **kwargs: Any) -> dict[Any, float]:
         rounds = [timed(choices, *args, **kwargs) for _ in range(tunings)]
-        found.append(_kernel(rounds))
+        found.append(kernel(rounds))
         return rounds[0]
 
     AlgorithmSelectorCache.benchmark_choices = classmethod(again)  # type: ignore[method-assign, assignment]
@@ -34,12 +35,13 @@ def watched(tunings: int) -> Iterator[list[Kernel]]:
         AlgorithmSelectorCache.benchmark_choices = timed  # type: ignore[method-assign]
 
 
-def _kernel(rounds: Sequence[dict[Any, float]]) -> Kernel:
+def kernel(rounds: Sequence[dict[Any, float]]) -> Kernel:
+    """Return what the rounds say, without the choices that failed in one."""
     first = rounds[0]
     shapes = [tuple(map(int, node.get_size())) for node in next(iter(first)).input_nodes]
     ran = [choice for choice in first if all(math.isfinite(r[choice]) for r in rounds)]
     return Kernel(
-        name=next(iter(first)).name.rsplit("_", 1)[0].removeprefix("triton_"),
+        name=next(re.sub(r"^triton_|_\d+$", "", choice.name) for choice in first),
         heuristic="choice of algorithm",
         size_hints=" x ".join(map(str, shapes)),
         reduction_hint="none",

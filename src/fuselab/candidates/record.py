@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+SHOWN = 3  # winners, in the sentence on a choice
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -48,7 +50,8 @@ class Kernel:
         if len(self.candidates) == 1:
             return "nothing to choose: the heuristic gives one configuration"
         best = sorted(median(c.us) for c in self.candidates)
-        others = ", ".join(f"{config} {n}" for config, n in self.winners.items())
+        won = [f"{config} {n}" for config, n in self.winners.items()]
+        others = ", ".join(won[:SHOWN]) + (f", {len(won) - SHOWN} more" if won[SHOWN:] else "")
         tunings = len(self.candidates[0].us)
         return (
             f"fastest in its own tuning; the fastest of {tunings} tunings: {others}; the second is "
