@@ -34,6 +34,8 @@ def explain(target: Target, device: str, backend: str = "inductor") -> Explanati
         mode, results = observe(name, function, target.sizes, arguments, expected, device)
         expected = expected or results
         modes.append(mode)
+        if modes[0].error:
+            break  # what raises as it is has nothing to be compared with
     return Explanation(
         function=target.name,
         place=target.place,
@@ -172,9 +174,16 @@ def _difference(out: Any, expected: Any) -> float | None:
         if a.shape != b.shape:
             return None
         if a.numel():
-            a, b = a.detach().double(), b.detach().double()
-            worst = max(worst, ((a - b).abs().max() / b.abs().max().clamp_min(1e-30)).item())
+            worst = max(worst, _off(a.detach().double(), b.detach().double()))
     return worst
+
+
+def _off(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Infinite where only one of the two is NaN or Inf, or both another."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    gap = (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
+    largest = b.abs().nan_to_num(nan=0.0, posinf=0.0).max()
+    return (gap.max() / largest.clamp_min(1e-30)).item()
 
 
 def _tolerance(arguments: Sequence[tuple[Any, ...]]) -> float:
