@@ -13,12 +13,12 @@ from fuselab.explain.record import AS_IS, STATIC, Break, Mode, Size
 
 
 def test_a_row_has_what_the_modes_saw():
-    eager = Mode(AS_IS, sizes=(Size("8", 1.0, 20.0, 0.0),), kernels={"eager": ("a", "b")})
+    eager = Mode(AS_IS, sizes=(Size("8", 1.0, 90.0, 0.0),), kernels={"eager": ("a", "b")})
     broken = (Break("why", "f.py:1", ""),)
     compiled = Mode(
-        STATIC, sizes=(Size("8", 9.0, 5.0, 1e-7),), kernels={"cpp": ("c",)}, breaks=broken
+        STATIC, sizes=(Size("8", 9.0, 90.0, 1e-7),), kernels={"cpp": ("c",)}, breaks=broken
     )
-    made = row("mlp", eager, compiled, 1.5, 0.25)
+    made = row("mlp", (eager, compiled), (20.0, 5.0), 1.5, 0.25)
     assert made == Row("mlp", "8", 1.5, 0.25, 2, 1, 20.0, 5.0, 1, 1e-7)
     assert "| mlp | 8 | 1.50 | 0.25 | 2 | 1 | 20.0 | 5.0 | 4.00 | 1 | 1.0e-07 |" in to_markdown(
         [made], {"torch": "2.13"}
@@ -26,7 +26,7 @@ def test_a_row_has_what_the_modes_saw():
 
 
 def test_what_raises_has_no_figures():
-    failed = row("mlp", Mode(AS_IS, error="ValueError: no"), Mode(STATIC), 0.0, None)
+    failed = row("mlp", (Mode(AS_IS, error="ValueError: no"), Mode(STATIC)), (0.0, 0.0), 0.0, None)
     assert failed.error == "ValueError: no"
     assert "| mlp | ValueError: no |" in to_markdown([failed], {})
 
@@ -51,5 +51,6 @@ def test_operators_and_blocks(tmp_path, capfd: pytest.CaptureFixture[str]):
     for found in rows.values():
         assert found["cold_s"] > found["warm_s"] > 0  # the second process finds the caches full
         assert found["breaks"] == 0
+        assert 1 < found["compiled_us"] < 1e6
         assert found["difference"] < 1e-5
     assert (tmp_path / "compile-bench-cpu.md").read_text().count("\n") == 6

@@ -32,4 +32,4 @@ def _row(name: str, cold: dict[str, Any], warm: dict[str, Any]) -> Row:
     if "modes" not in cold:
         return Row(name, error=cold["error"])
     eager, compiled = map(mode_of, cold["modes"])
-    return row(name, eager, compiled, cold["first_s"], warm.get("first_s"))
+    return row(name, (eager, compiled), cold["us"], cold["first_s"], warm.get("first_s"))

@@ -1,7 +1,7 @@
 """The process that compiles, with an answer a subject, as it is done.
 
 Seconds of the first compiled call, with the caches that there are; if cold, the modes "as it is"
-and "static" too, for which caches are off.
+and "static" too, for which caches are off, and microseconds of a call of each.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.utils.benchmark import Timer
 
 from fuselab import child
 from fuselab.compiling.subjects import subject
 from fuselab.explain.observe import observe
 from fuselab.explain.record import AS_IS, STATIC
+
+TIMED_S = 0.2
 
 
 def main() -> None:
@@ -42,9 +45,10 @@ def _one(name: str, device: str, all_of_it: bool) -> dict[str, Any]:
         eager, expected = observe(AS_IS, target.function, target.sizes, given, None, device)
         compiled = torch.compile(target.function, dynamic=False)
         static, _ = observe(STATIC, compiled, target.sizes, given, expected, device)
+        us = [_us(f, given[0]) for f in (target.function, compiled)]
     except Exception as error:
         return {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
-    return {"first_s": first_s, "modes": [asdict(eager), asdict(static)]}
+    return {"first_s": first_s, "modes": [asdict(eager), asdict(static)], "us": us}
 
 
 def _first(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> float:
@@ -55,6 +59,13 @@ def _first(function: Callable[..., Any], given: tuple[Any, ...], device: str) ->
     torch.compile(function, dynamic=False)(*given)
     wait()
     return perf_counter() - begin
+
+
+def _us(function: Callable[..., Any], given: tuple[Any, ...]) -> float:
+    """Return microseconds of a call among its like, which do not wait for each other on a GPU."""
+    names = {"function": function, "given": given}
+    timer = Timer("function(*given)", globals=names, num_threads=torch.get_num_threads())
+    return 1e6 * timer.blocked_autorange(min_run_time=TIMED_S).median
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from fuselab.explain.record import Mode
 class Row:
     """A subject: seconds of the first compiled call with empty caches and with full ones.
 
-    before, after  kernels of a call; eager_us, compiled_us  a later call
+    before, after  kernels of a call; eager_us, compiled_us  a call among its like
     error          why there are no figures, or ""
     """
 
@@ -30,12 +30,19 @@ class Row:
     error: str = ""
 
 
-def row(subject: str, eager: Mode, compiled: Mode, cold_s: float, warm_s: float | None) -> Row:
-    """Return the row of a subject's modes."""
+def row(
+    subject: str,
+    modes: tuple[Mode, Mode],
+    us: tuple[float, float],
+    cold_s: float,
+    warm_s: float | None,
+) -> Row:
+    """Return the row of a subject's two modes and the microseconds of a call of each."""
+    eager, compiled = modes
     error = eager.error or compiled.error
     if error:
         return Row(subject, error=error)
-    (was,), (now,) = eager.sizes, compiled.sizes
+    (now,) = compiled.sizes
     return Row(
         subject,
         size=now.size,
@@ -43,8 +50,8 @@ def row(subject: str, eager: Mode, compiled: Mode, cold_s: float, warm_s: float 
         warm_s=warm_s,
         before=eager.count,
         after=compiled.count,
-        eager_us=was.later_us,
-        compiled_us=now.later_us,
+        eager_us=us[0],
+        compiled_us=us[1],
         breaks=len(compiled.breaks),
         difference=now.difference,
     )
