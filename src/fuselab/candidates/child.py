@@ -53,7 +53,7 @@ def _watched() -> Iterator[list[Kernel]]:
 
     def watched(tuner: Any, *args: Any, **kwargs: Any) -> Any:
         # The scheduler's trials of a fusion are no kernels of the program yet.
-        trial = kwargs.get("benchmark_run") or "Placeholder" in str(tuner.fn.__name__)
+        trial = kwargs.get("benchmark_run") or "Placeholder" in _name(tuner)
         if id(tuner) in seen or trial:
             return run(tuner, *args, **kwargs)
         seen.add(id(tuner))
@@ -91,13 +91,17 @@ def _candidates(tuner: Any, args: Any, kwargs: Any) -> tuple[Candidate, ...]:
 def _kernel(tuner: Any, tried: tuple[Candidate, ...]) -> Kernel:
     meta = tuner.inductor_meta
     return Kernel(
-        name=str(meta.get("kernel_name") or tuner.fn.__name__),
+        name=_name(tuner),
         heuristic=str(getattr(tuner.heuristic_type, "name", tuner.heuristic_type)).lower(),
         size_hints=str(tuner.size_hints),
         reduction_hint=str(getattr(meta.get("reduction_hint"), "name", meta.get("reduction_hint"))),
         candidates=tried,
         kept=_text(tuner.launchers[0].config),
     )
+
+
+def _name(tuner: Any) -> str:
+    return str(tuner.inductor_meta.get("kernel_name") or tuner.fn.__name__)
 
 
 def _text(config: Any) -> str:
