@@ -27,7 +27,8 @@ def _of(mode: Mode, before: Mode | None, tolerance: float) -> Iterator[str]:
     if mode.breaks:
         yield f"{_many(len(mode.breaks), 'graph break')}, so {_many(mode.graphs, 'graph')} a call"
     if mode.recompiles:
-        yield _many(len(mode.recompiles), "recompilation")
+        many = _many(len(mode.recompiles), "recompilation")
+        yield f"{many} for {_many(len(mode.sizes), 'size')}"
     far = [size for size in mode.sizes if size.difference is None or size.difference > tolerance]
     if far:
         yield f"differs from eager by more than {tolerance:g} at {', '.join(s.size for s in far)}"

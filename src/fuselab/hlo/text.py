@@ -16,10 +16,10 @@ def facts(hlo: Hlo) -> dict[str, str]:
     return {
         "with": f"{hlo.software}, {hlo.platform}, compiled in {hlo.seconds:.2f} s",
         "StableHLO": f"{sum(hlo.operations.values())} operations: {counts(hlo.operations)}",
-        "optimised": f"{len(hlo.module.steps)} steps: {counts(steps)}",
+        "steps": f"{len(hlo.module.steps)} after optimisation: {counts(steps)}",
         "custom calls": ", ".join(hlo.module.custom_calls) or "none",
-        "work": f"{hlo.flops:.4g} flops, {hlo.transcendentals:.4g} transcendentals",
-        "bytes": f"{hlo.accessed:.4g} accessed by the steps, {hlo.ideal} at least: {ratio(hlo)}",
+        "work": f"{hlo.flops:.0f} flops, {hlo.transcendentals:.0f} transcendentals",
+        "bytes": f"{hlo.accessed:.0f} accessed by the steps, {hlo.ideal} at least: {ratio(hlo)}",
         "memory": ", ".join(f"{part} {size} B" for part, size in hlo.memory.items()),
     }
 

@@ -8,7 +8,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 
 def environment(templates: Path) -> Environment:
-    """Return the environment of a room's templates; `style.css` is there beside its own."""
+    """Return the environment of a room's templates, which extend `page.html`."""
     return Environment(
         loader=FileSystemLoader([templates, Path(__file__).parent]),
         autoescape=True,
