@@ -42,6 +42,7 @@ def test_names_that_all_take(name: str) -> None:
         ("json", "standard library"),
         ("torch", "exists"),
         ("aten", "exists"),
+        ("setup", "exists"),
         ("fuseline", "exists"),
     ],
 )

@@ -35,13 +35,14 @@ def _why_not(name: str) -> str:
         return "a word of C++'s"
     if name in sys.stdlib_module_names:
         return "a module of Python's standard library"
-    if name in _NAMESPACES or find_spec(name) is not None:
+    if name in (*_NAMESPACES, *_FILES) or find_spec(name) is not None:
         return "a package or namespace that exists"
     return ""
 
 
-# Namespaces of torch.ops that are taken, and names that the package's own folders have.
-_NAMESPACES = ("aten", "prim", "prims", "quantized", "torch", "inductor", "tests", "csrc", "spec")
+# Namespaces of torch.ops that are taken, and what the package's own folder holds.
+_NAMESPACES = ("aten", "prim", "prims", "quantized", "torch", "inductor")
+_FILES = ("tests", "csrc", "spec", "setup")
 _CPP_WORDS = (
     "alignas alignof asm auto bool case catch char class concept const constexpr default delete do"
     " double enum explicit export extern float friend goto inline int long mutable namespace"
