@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fuselab.commands import exits
-from fuselab.scaffold.write import create
+from fuselab.scaffold.write import STYLES, create
 
 
 def run(name: str, *, style: str, folder: str | None) -> int:
@@ -18,7 +18,8 @@ def run(name: str, *, style: str, folder: str | None) -> int:
     for file in files:
         click.echo(f"  {file}")
     click.echo(
-        f"\nnext:\n  cd {where}\n  pip install --no-build-isolation --no-deps .\n"
+        f"\nnext:\n  cd {where}\n  pip install {STYLES[style]} pytest\n"
+        "  pip install --no-build-isolation --no-deps .\n"
         "  python -m pytest\n  fuselab check spec.py\n  fuselab run spec.py"
     )
     return exits.OK

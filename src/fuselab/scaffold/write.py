@@ -11,7 +11,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from fuselab.plan import PlanError
 from fuselab.scaffold.name import checked
 
-STYLES = ("stable", "classic")
+# Each with what pip builds it with.
+STYLES = {"stable": "scikit-build-core cmake ninja", "classic": "'setuptools>=77' ninja"}
 _TEMPLATES = Path(__file__).with_name("templates")
 _SUFFIX = ".jinja"
 # In a path of a template: the package's name.
@@ -60,7 +61,9 @@ def _render(name: str, style: str, into: Path) -> list[Path]:
             path = Path(template.removesuffix(_SUFFIX).replace(_NAME, name))
             target = into / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            text = templates.get_template(template).render(name=name, style=style)
+            text = templates.get_template(template).render(
+                name=name, style=style, built_with=STYLES[style]
+            )
             target.write_text(text, encoding="utf-8")
             files.append(path)
     return sorted(files)
