@@ -149,3 +149,6 @@ def test_it_builds_passes_its_tests_and_is_checked_and_measured(style: str, tmp_
         assert done.returncode == 0, done.stdout + done.stderr
     if style == "stable":
         assert list((package / "dist").glob("my_op-0.1.0-py3-none-*.whl"))
+    else:  # the CPU's loops are shared among threads
+        (binary,) = (tmp_path / "site/my_op").glob("_C*.so")
+        assert b"GOMP_parallel" in binary.read_bytes()
