@@ -179,7 +179,7 @@ def _difference(out: Any, expected: Any) -> float | None:
 
 
 def _off(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Infinite where only one of the two is NaN or Inf, or both another."""
+    """Return the largest difference over the largest finite |b|; infinite if NaN or Inf differ."""
     same = (a == b) | (a.isnan() & b.isnan())
     gap = (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=torch.inf, posinf=torch.inf)
     largest = b.abs().nan_to_num(nan=0.0, posinf=0.0).max()
