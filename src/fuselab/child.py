@@ -19,6 +19,8 @@ def ask(
 
     Its standard output goes to standard error. `env` is added to the environment.
     """
+    # Kineto notes each profile on stderr.
+    variables = {"KINETO_LOG_LEVEL": "6", **os.environ, **(env or {})}
     with tempfile.TemporaryDirectory() as folder:
         asked, said = Path(folder) / "question", Path(folder) / "answers"
         asked.write_text(json.dumps(question))
@@ -26,9 +28,8 @@ def ask(
         command = [sys.executable, "-m", module, str(asked), str(said)]
         try:
             done = subprocess.run(
-                command, env={**os.environ, **(env or {})}, stdout=sys.stderr, timeout=seconds,
-                check=False,
-            )  # fmt: skip
+                command, env=variables, stdout=sys.stderr, timeout=seconds, check=False
+            )
             why = f"its process ended with code {done.returncode}"
         except subprocess.TimeoutExpired:
             why = f"not done after {seconds:g} s (--timeout)"

@@ -14,6 +14,7 @@ from fuselab.explain.observe import explain
 from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Explanation, Mode, from_record
 from fuselab.explain.target import examples, load
 from fuselab.explain.verdict import verdicts
+from fuselab.plan import PlanError
 
 FUNCTIONS = """
 import torch
@@ -89,6 +90,54 @@ def other_nan(x):
 
 def same_nan(x):
     return torch.log(x - x - 1), (x - x).log()
+
+
+def compiles(wrong, right):
+    return wrong if torch.compiler.is_compiling() else right
+
+
+def other_imaginary(x):
+    return x + compiles(1j, 2j)
+
+
+def other_number(x):
+    return compiles(1.0, 2.0)
+
+
+def other_argument(x):
+    x.add_(compiles(1, 2))
+
+
+def in_a_list_inputs(size, device):
+    return ([torch.zeros(size)],)
+
+
+def in_a_list(xs):
+    return xs[0].add_(1) * 1
+
+
+def with_gaps_inputs(size, device):
+    return (torch.randn(size, 8)[:, ::3],)
+
+
+def with_gaps(x):
+    return x.view(-1)
+
+
+def a_generator(x):
+    yield x * 2
+
+
+def one_tensor_inputs(size, device):
+    return torch.randn(size, 8)
+
+
+def one_tensor(x):
+    return x
+
+
+def with_a_temporary(x):
+    return x.repeat(1000, 1).sum()
 
 
 def by_itself(x):
@@ -168,6 +217,40 @@ def test_a_nan_of_one_side_is_a_difference_and_of_both_is_none(file: Path) -> No
     found = modes(of(file, "other_nan"))
     assert [size.difference for size in found[STATIC].sizes] == [math.inf, math.inf]
     assert [size.difference for size in modes(of(file, "same_nan"))[STATIC].sizes] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["other_imaginary", "other_number", "other_argument"])
+def test_what_differs_is_seen_whatever_it_is(file: Path, name: str) -> None:
+    assert all((size.difference or 0) > 0.01 for size in modes(of(file, name))[STATIC].sizes)
+
+
+def test_every_call_has_arguments_of_its_own_of_the_same_layout(file: Path) -> None:
+    assert [size.difference for size in modes(of(file, "in_a_list"))[STATIC].sizes] == [0.0, 0.0]
+    (mode,) = of(file, "with_gaps").modes
+    assert "view size is not compatible" in mode.error
+
+
+def test_what_is_never_compiled_is_said_so(file: Path) -> None:
+    said = verdicts(of(file, "a_generator"))
+    assert said[1] == "static: nothing is compiled; 0 kernels a call"
+
+
+def test_the_peak_has_what_is_given_back_within_the_call(file: Path) -> None:
+    peak = modes(of(file, "with_a_temporary"))[AS_IS].peak
+    assert 4 * 6 * 8 * 1000 <= peak < 2 * 4 * 6 * 8 * 1000
+
+
+def test_a_file_has_its_neighbours_and_may_be_called_like_a_librarys(tmp_path: Path) -> None:
+    (tmp_path / "neighbour_of_copy.py").write_text("TWO = 2\n")
+    text = "import torch\nfrom neighbour_of_copy import TWO\nSIZES = (3,)\n"
+    text += "def inputs(size, device): return (torch.ones(size),)\ndef f(x): return x * TWO\n"
+    (tmp_path / "copy.py").write_text(text)
+    assert modes(of(tmp_path / "copy.py", "f"))[STATIC].error == ""
+
+
+def test_inputs_that_are_no_tuple_are_named(file: Path) -> None:
+    with pytest.raises(PlanError, match=r"inputs\(4, 'cpu'\) .*: got Tensor, expected a tuple"):
+        of(file, "one_tensor")
 
 
 def test_what_compiles_by_itself_shows_that_as_it_is(file: Path) -> None:

@@ -85,6 +85,21 @@ def test_under_a_context_the_walk_begins_elsewhere(
     assert row.walk[0].key == first
 
 
+def test_within_an_overload_that_is_not_shown_nothing_has_a_walk() -> None:
+    rows = {row.op: row for row in of("x.std(-1)").forward}
+    assert rows["aten::std.dim"].walk[-1].turn is Turn.DECOMPOSES
+    assert rows["aten::as_strided"].walk == ()  # of std.correction, which the profiler leaves out
+
+
+def test_a_setup_has_its_neighbours_and_what_is_printed_is_not_in_the_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "neighbour_of_setup.py").write_text("def f(x):\n    print('f')\n    return x\n")
+    setup = tmp_path / "setup_with_a_neighbour.py"
+    setup.write_text("from neighbour_of_setup import f\nprint('setup')\n")
+    assert told(capsys, "f(x)", "--setup", str(setup))["call"] == "f(x)"
+
+
 def test_without_a_gradient_there_is_no_backward() -> None:
     assert of("x * 2", under=("no_grad",)).backward == ()
 
@@ -155,6 +170,21 @@ def test_errors_name_what_came(
     assert command(["trace", *arguments]) == code
     message = capsys.readouterr().err
     assert all(word in message for word in words), message
+
+
+@pytest.mark.parametrize(
+    ("expression", "code", "words"),
+    [
+        ("x.exp().add_(1)", 1, "CALL's backward: RuntimeError: one of the variables needed"),
+        ("exit()", 1, "CALL: SystemExit"),
+        ("(yield x)", 2, "expected a Python expression"),
+    ],
+)
+def test_what_ends_a_call_is_told(
+    expression: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["trace", expression, "--device", "cpu"]) == code
+    assert words in capsys.readouterr().err
 
 
 def test_a_setup_that_raises_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import resource
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import replace
+from itertools import accumulate
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Break, Explanation, Mode, Size
 from fuselab.explain.target import Target
@@ -23,6 +25,7 @@ from fuselab.fusion.ledger import Ledger
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 LATER = 5
 _API = ("cuda", "cuLaunch")
+_NUMBERS = (torch.Tensor, bool, int, float, complex)
 
 
 def explain(target: Target, device: str, backend: str = "inductor") -> Explanation:
@@ -61,7 +64,10 @@ def observe(
     expected: list[Any] | None,
     device: str,
 ) -> tuple[Mode, list[Any]]:
-    """Return one mode and its results by size; `expected` are eager's, None for eager itself."""
+    """Return one mode and its results by size; `expected` are eager's, None for eager itself.
+
+    A result is what the call returned and its arguments afterwards.
+    """
     results: list[Any] = []
     seen: list[Size] = []
     mode = Mode(name)
@@ -131,12 +137,11 @@ def _timed(function: Callable[..., Any], given: tuple[Any, ...], device: str) ->
     begin = perf_counter()
     out = function(*ready)
     _wait(device)
-    return perf_counter() - begin, out
+    return perf_counter() - begin, (out, ready)  # it may write to its arguments
 
 
 def _peak(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> int:
-    """Bytes beyond what was there before the call; a resident set never shrinks, so 0 on a CPU
-    says that no call before needed less."""
+    """Return bytes of torch's allocator beyond what was there before the call."""
     ready = _copies(given)
     if device.startswith("cuda"):
         torch.cuda.synchronize()
@@ -145,9 +150,13 @@ def _peak(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> 
         function(*ready)
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    function(*ready)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        out = function(*ready)
+    del out  # not before: the peak may be at the end
+    events = (e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]")
+    steps = (e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
+    most: int = max(accumulate(steps, initial=0))
+    return most
 
 
 def _wait(device: str) -> None:
@@ -156,26 +165,39 @@ def _wait(device: str) -> None:
 
 
 def _copies(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(
-        t.detach().clone().requires_grad_(t.requires_grad) if isinstance(t, torch.Tensor) else t
-        for t in given
-    )
+    copied: tuple[Any, ...] = tree_map(_copy, given)
+    return copied
+
+
+def _copy(leaf: Any) -> Any:
+    if isinstance(leaf, torch.nn.Module):
+        return deepcopy(leaf)
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    copied = leaf.detach().clone()
+    dense = leaf.layout is torch.strided and type(leaf) is torch.Tensor
+    if dense and copied.stride() != leaf.stride() and 0 not in leaf.stride():
+        copied = torch.empty_strided(
+            leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device
+        ).copy_(copied)
+    return copied.requires_grad_(leaf.requires_grad)
 
 
 def _difference(out: Any, expected: Any) -> float | None:
     """Return the largest difference over the largest value, None if the shapes differ."""
-    ours, theirs = (torch.utils._pytree.tree_leaves(tree) for tree in (out, expected))
-    if len(ours) != len(theirs):
+    ours, theirs = (
+        [torch.as_tensor(leaf) for leaf in tree_leaves(tree) if isinstance(leaf, _NUMBERS)]
+        for tree in (out, expected)
+    )
+    if [t.shape for t in ours] != [t.shape for t in theirs]:
         return None
-    worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
-        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
-            continue
-        if a.shape != b.shape:
-            return None
-        if a.numel():
-            worst = max(worst, _off(a.detach().double(), b.detach().double()))
-    return worst
+    pairs = zip(ours, theirs, strict=True)
+    return max((_off(_reals(a), _reals(b)) for a, b in pairs if a.numel()), default=0.0)
+
+
+def _reals(t: torch.Tensor) -> torch.Tensor:
+    t = t.detach()
+    return torch.view_as_real(t.to(torch.complex128)) if t.is_complex() else t.double()
 
 
 def _off(a: torch.Tensor, b: torch.Tensor) -> float:
@@ -189,8 +211,7 @@ def _off(a: torch.Tensor, b: torch.Tensor) -> float:
 def _tolerance(arguments: Sequence[tuple[Any, ...]]) -> float:
     found = [
         TOLERANCE[t.dtype]
-        for given in arguments
-        for t in given
+        for t in tree_leaves(arguments)
         if isinstance(t, torch.Tensor) and t.dtype in TOLERANCE
     ]
     return max(found, default=TOLERANCE[torch.float32])

@@ -43,7 +43,7 @@ class Mode:
                 that torch dispatched, kernels seen on a GPU
     unfused     why the scheduler kept kernels apart
     launches    calls of the GPU's API by name, of one call
-    peak        most bytes allocated at once: allocator on a GPU, resident set's growth on a CPU
+    peak        most bytes that torch's allocator gave at once, beyond the arguments
     """
 
     name: str

@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,11 +55,14 @@ def load(file: Path, name: str, device: str) -> Target:
     The file has `NAME(*arguments)`, `inputs(size, device)` -> arguments, and `SIZES`; `NAME_inputs`
     and `NAME_SIZES` go before those.
     """
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    # A name of its own, as a file may be called like a library's; its neighbours can be imported.
+    name_of_module = f"explained_{file.stem}"
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location(name_of_module, file)
     if spec is None or spec.loader is None:
         raise PlanError(f"FUNCTION: got {str(file)!r}, expected a Python file")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[file.stem] = module
+    sys.modules[name_of_module] = module
     spec.loader.exec_module(module)
     space = vars(module)
     function = space.get(name)
@@ -67,7 +70,21 @@ def load(file: Path, name: str, device: str) -> Target:
         raise PlanError(f"FUNCTION: {file} has no function {name!r}")
     inputs = space.get(f"{name}_inputs", space.get("inputs"))
     sizes = space.get(f"{name}_SIZES", space.get("SIZES"))
-    if not callable(inputs) or not sizes:
+    if not callable(inputs) or not isinstance(sizes, Iterable) or not sizes:
         raise PlanError(f"FUNCTION: {file} needs inputs(size, device) and SIZES for {name}")
-    line = inspect.getsourcelines(inspect.unwrap(function))[1]
-    return Target(name, function, lambda size: inputs(size, device), tuple(sizes), f"{file}:{line}")
+
+    def arguments(size: Any) -> Sequence[Any]:
+        found = inputs(size, device)
+        if not isinstance(found, (tuple, list)):
+            kind = type(found).__name__
+            raise PlanError(f"inputs({size!r}, {device!r}) of {file}: got {kind}, expected a tuple")
+        return found
+
+    return Target(name, function, arguments, tuple(sizes), _place(function, file))
+
+
+def _place(function: Callable[..., Any], file: Path) -> str:
+    try:
+        return f"{file}:{inspect.getsourcelines(inspect.unwrap(function))[1]}"
+    except (TypeError, OSError):  # an object that is called, a module for instance
+        return str(file)

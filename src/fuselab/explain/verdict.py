@@ -32,7 +32,7 @@ def _of(mode: Mode, before: Mode | None, tolerance: float) -> Iterator[str]:
     far = [size for size in mode.sizes if size.difference is None or size.difference > tolerance]
     if far:
         yield f"differs from eager by more than {tolerance:g} at {', '.join(s.size for s in far)}"
-    if plain and not mode.compiles:
+    if not mode.compiles:
         yield f"nothing is compiled; {_many(mode.count, 'kernel')} a call"
     elif not (mode.breaks or mode.recompiles or mode.limits or far):
         was = f", {before.count} before" if before and not plain else ""

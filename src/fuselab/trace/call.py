@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import inspect
 import runpy
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,15 +75,15 @@ def prepare(
     """
     try:
         tree = ast.parse(expression.strip(), mode="eval")
+        code = compile(tree, "<CALL>", "eval")
     except SyntaxError as error:
         raise PlanError(
             f"CALL: got {expression!r}, expected a Python expression ({error.msg})"
         ) from error
     space = names(device) | (_names_of(setup) if setup else {})
-    code = compile(tree, "<CALL>", "eval")
 
     def run() -> Any:
-        with _told("CALL"):
+        with told("CALL"):
             return eval(code, space)  # noqa: S307  the user's own expression, on their machine
 
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -94,15 +95,18 @@ def prepare(
 def _names_of(setup: str) -> dict[str, Any]:
     if not Path(setup).is_file():
         raise PlanError(f"--setup: got {setup!r}, expected a Python file")
-    with _told(f"--setup {setup}"):
+    sys.path.insert(0, str(Path(setup).resolve().parent))  # as Python has it for a script
+    with told(f"--setup {setup}"):
         return runpy.run_path(setup)
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def told(what: str) -> Iterator[None]:
+    """Raise what the user's code raises as a CallError, and have it print to standard error."""
     try:
-        yield
-    except Exception as error:
+        with redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
         raise CallError(f"{what}: {type(error).__name__}: {error}") from error
 
 
@@ -133,10 +137,10 @@ def _function(node: ast.expr, space: dict[str, Any]) -> tuple[str, str]:
 
 def place(function: Any) -> str:
     """Return file:line of a function's or a module's definition; "" where it is not Python's."""
-    if isinstance(function, torch.nn.Module):
-        function = type(function).forward
     try:
+        if isinstance(function, torch.nn.Module):
+            function = type(function).forward
         code = inspect.unwrap(function)
         return f"{inspect.getsourcefile(code)}:{inspect.getsourcelines(code)[1]}"
-    except (TypeError, OSError):
+    except (TypeError, OSError, AttributeError):
         return ""

@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode, resolve_name
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from fuselab.trace.call import Call, place
+from fuselab.trace.call import Call, place, told
 from fuselab.trace.walk import keys_of
 
 Keys = Callable[[list[torch.Tensor]], torch._C.DispatchKeySet | None]
@@ -116,7 +116,7 @@ def observe(call: Call, *, computed: bool) -> tuple[list[Event], list[Event]]:
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad
         ]
         gradients = [torch.ones_like(result) for result in results]
-        with record_function(_BACKWARD):
+        with record_function(_BACKWARD), told("CALL's backward"):
             if results:
                 torch.autograd.backward(results, gradients)
     return _split(list(recorded.events() or []), mode.seen)

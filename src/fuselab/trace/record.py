@@ -11,7 +11,7 @@ from fuselab.trace import places
 from fuselab.trace.call import Call
 from fuselab.trace.events import Event, Function, Kind, observe
 from fuselab.trace.places import Entry
-from fuselab.trace.walk import Step, Turn, keys_of, overload, unavailable, walk
+from fuselab.trace.walk import Step, Turn, hides_another, keys_of, overload, unavailable, walk
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,13 @@ def _keys(
 
 def _called_from_above(above: list[Row]) -> bool:
     """Whether an event within these has all keys: no operator between ran its own kernel."""
-    return all(
-        not row.op or (bool(row.walk) and row.walk[-1].turn is Turn.DECOMPOSES) for row in above
-    )
+    return all(not row.op or _hands_on(row) for row in above)
+
+
+def _hands_on(row: Row) -> bool:
+    if not row.walk or row.walk[-1].turn is not Turn.DECOMPOSES:
+        return False
+    return not hides_another(row.op, row.walk[-1].key)
 
 
 def _row(event: Event, keys: torch._C.DispatchKeySet | None) -> Row:

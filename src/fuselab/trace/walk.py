@@ -85,6 +85,19 @@ def walk(op: str, keys: torch._C.DispatchKeySet) -> Iterator[Step]:
             return
 
 
+def hides_another(op: str, key: str) -> bool:
+    """Whether another overload of this name has a kernel of its own at the key.
+
+    A profiler shows no call of an operator within one of its own name: std.dim calls
+    std.correction, and what is seen within is that one's.
+    """
+    name, _, own = op.partition(".")
+    overloads = (s.overload_name for s in torch._C._jit_get_schemas_for_operator(name))
+    others = (o for o in overloads if o != own and not o.endswith("out"))
+    entries = (table(f"{name}.{other}".removesuffix(".")).get(key) for other in others)
+    return any(entry is not None and entry.origin != _COMPOSITE for entry in entries)
+
+
 def descending(keys: torch._C.DispatchKeySet) -> Iterator[str]:
     """Names of the keys, the one whose turn is first first."""
     while (highest := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
