@@ -1,4 +1,4 @@
-"""RMSNorm as pure PyTorch: one operator a line, each of which reads and writes all of x."""
+"""RMSNorm as pure PyTorch: an operator at a time, most of which read and write all of x."""
 
 import torch
 

@@ -46,3 +46,8 @@ def answer(said: object) -> None:
     """Add an answer, in the process."""
     with Path(sys.argv[2]).open("a") as file:
         file.write(json.dumps(said) + "\n")
+
+
+def told(error: Exception) -> str:
+    """Return one line of what was raised."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

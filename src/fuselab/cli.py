@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from fuselab.plan import Filters
 from fuselab.precision import LEVELS
 
 INTERRUPTED = 130
+RESUMED = ("run", "tune")
 
 Command = Callable[..., Any]
 
@@ -31,7 +33,9 @@ def command(arguments: Sequence[str] | None = None) -> int:
     try:
         return _command(arguments)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted; the same command goes on from here", err=True)
+        verb = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        then = "; the same command goes on from here" if verb in RESUMED else ""
+        click.echo(f"interrupted{then}", err=True)
         return INTERRUPTED
 
 

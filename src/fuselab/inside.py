@@ -65,7 +65,8 @@ def new(name: str, style: str, folder: str | None) -> int:
 def train_bench(**options: Any) -> int:
     """Train a small Llama alike in PyTorch (eager, compiled, with our norms) and in JAX.
 
-    Exit code 1 if the losses of an fp32 size differ by more than 1e-5 at any step.
+    Exit code 1 if a variant fails, or the losses of an fp32 size differ by more than 1e-5 at any
+    step.
     """
     from fuselab.commands import train_bench as verb
 
@@ -108,7 +109,7 @@ def trace(call: str, **options: Any) -> int:
     metavar="DIR",
     default="framework-internals",
     show_default=True,
-    help="The course's folders, of a source checkout.",
+    help="A source checkout's folder of that name.",
 )
 @click.option("--only", multiple=True, metavar="NAME", help="One of them; may be repeated.")
 @click.option("--out", metavar="DIR", default="out/internals", show_default=True)

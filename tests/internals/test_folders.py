@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,9 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path, capfd: pytest.Capture
     folder(tmp_path / "in", "a", "raise SystemExit(5)")
     folder(tmp_path / "in", "b", f"{writes}(out / 'table <1>.md').write_text('x')")
     out = tmp_path / "out"
+    (out / "a").mkdir(parents=True)
+    (out / "a" / "old.md").write_text("of an earlier run")
+    os.utime(out / "a" / "old.md", (1, 1))
     assert command(["internals", "--folder", str(tmp_path / "in"), "--out", str(out)]) == 1
     told = capfd.readouterr().out
     assert "a: 0 s, exit code 5" in told
@@ -40,6 +44,7 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path, capfd: pytest.Capture
     assert "what it is about" in page
     assert '<a href="b/table%20%3C1%3E.md">table &lt;1&gt;.md</a>' in page
     assert "exit code 5" in page
+    assert "old.md" not in page
 
 
 def test_names_are_checked_before_anything_runs(tmp_path, capfd: pytest.CaptureFixture[str]):

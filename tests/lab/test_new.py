@@ -43,6 +43,8 @@ def test_names_that_all_take(name: str) -> None:
         ("torch", "exists"),
         ("aten", "exists"),
         ("setup", "exists"),
+        ("eager", "exists"),
+        ("mkldnn", "exists"),
         ("fuseline", "exists"),
     ],
 )
@@ -96,6 +98,28 @@ def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:
 def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert write.create("my_op", "stable", tmp_path / "empty")
+
+
+def test_the_folder_that_one_is_in_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command(["new", "my_op", "--dir", "."]) == 0
+    assert Path("pyproject.toml").exists()  # still the same folder
+
+
+def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert command(["new", "my_op", "--dir", str(tmp_path / "file/x")]) == 2
+    assert "--dir" in capsys.readouterr().err
+
+
+def test_no_namespace_of_torchs_is_a_name() -> None:
+    code = "import torch; print(*torch._C._dispatch_get_all_op_names())"
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    for name in {op.partition("::")[0] for op in found.stdout.split()}:
+        with pytest.raises(PlanError):
+            checked(name)
 
 
 def test_nothing_is_left_when_writing_fails(

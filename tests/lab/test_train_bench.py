@@ -66,3 +66,23 @@ def test_variants_have_the_losses_of_eager(tmp_path, capfd: pytest.CaptureFixtur
     assert not patched["eager"]
     assert "RMSNorm" in patched["compile + fuseline"]
     assert (tmp_path / "train-small-cpu.svg").read_text().count("compile + fuseline")
+
+
+def test_a_variant_that_takes_too_long_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--variant", "eager", "--device", "cpu", "--timeout", "1", "--steps", "9999"]
+    assert command(["train-bench", *arguments]) == 3  # nothing is left to show
+    assert "eager: not done after 1 s" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("failed", "code"), [(True, 1), (False, 0)])
+def test_a_variant_that_fails_is_exit_1_and_one_not_installed_is_none(
+    failed: bool, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [trained("eager", 2.0, 1.0), Missing("jax", "why", failed)]
+    monkeypatch.setattr("fuselab.commands.train_bench.bench", lambda *_: rows)
+    assert command(["train-bench", "--device", "cpu"]) == code
+
+
+def test_a_size_of_a_gpus_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    assert command(["train-bench", "--size", "full", "--device", "cpu"]) == 2
+    assert "--size: got 'full' on cpu" in capfd.readouterr().err

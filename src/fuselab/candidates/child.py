@@ -38,9 +38,7 @@ def _tuned(name: str, device: str, max_autotune: bool) -> Tuned:
         with choices.watched(TUNINGS) as chosen, _watched() as kernels:
             compiled(*target.inputs(target.sizes[-1]))
     except Exception as error:
-        return Tuned(
-            name, max_autotune, error=f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        )
+        return Tuned(name, max_autotune, error=child.told(error))
     return Tuned(name, max_autotune, (*chosen, *kernels))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -18,7 +19,7 @@ def run(name: str, *, style: str, folder: str | None) -> int:
     for file in files:
         click.echo(f"  {file}")
     click.echo(
-        f"\nnext:\n  cd {where}\n  pip install {STYLES[style]} pytest\n"
+        f"\nnext:\n  cd {shlex.quote(str(where))}\n  pip install {STYLES[style]} pytest\n"
         "  pip install --no-build-isolation --no-deps .\n"
         "  python -m pytest\n  fuselab check spec.py\n  fuselab run spec.py"
     )

@@ -13,7 +13,7 @@ from fuselab.commands import exits, select
 from fuselab.plan import PlanError
 from fuselab.training.bench import bench, to_markdown
 from fuselab.training.plot import draw
-from fuselab.training.record import apart, trained
+from fuselab.training.record import Missing, Trained, apart, trained
 from fuselab.training.setting import SETTINGS
 from fuselab.training.variants import VARIANTS
 
@@ -28,14 +28,17 @@ def run(
     out: str | None = None,
     as_json: bool = False,
 ) -> int:
-    """Train each variant in a process of its own; 1 if their fp32 losses differ too much."""
+    """Train each variant in a process of its own; 1 if one fails or fp32 losses differ too much."""
     if unknown := [name for name in variants if name not in VARIANTS]:
         raise PlanError(f"--variant: got {unknown[0]!r}, expected one of: {', '.join(VARIANTS)}")
     select.check_folder("--out", out)
     where = select.device_of(device).partition(":")[0]
+    if where == "cpu" and size == "full":
+        raise PlanError("--size: got 'full' on cpu, expected a GPU; small and medium run here")
     rows = []
-    for row in bench(variants or VARIANTS, size, steps, where, timeout):
-        click.echo(f"{row.variant}: done", err=True)
+    for row in bench(tuple(dict.fromkeys(variants)) or VARIANTS, size, steps, where, timeout):
+        done = "done" if isinstance(row, Trained) else row.why
+        click.echo(f"{row.variant}: {done}", err=True)
         rows.append(row)
     table = to_markdown(rows, size, where)
     record = {"size": size, "device": where, "rows": [asdict(row) for row in rows]}
@@ -51,4 +54,5 @@ def run(
     if not trained(rows):
         return exits.NO_DATA
     same = SETTINGS[size].dtype != "float32" or not apart(rows)
-    return exits.OK if same else exits.FAILED
+    failed = any(isinstance(row, Missing) and row.failed for row in rows)
+    return exits.OK if same and not failed else exits.FAILED

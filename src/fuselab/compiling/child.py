@@ -47,7 +47,7 @@ def _one(name: str, device: str, all_of_it: bool) -> dict[str, Any]:
         static, _ = observe(STATIC, compiled, target.sizes, given, expected, device)
         us = [_us(f, given[0]) for f in (target.function, compiled)]
     except Exception as error:
-        return {"error": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+        return {"error": child.told(error)}
     return {"first_s": first_s, "modes": [asdict(eager), asdict(static)], "us": us}
 
 

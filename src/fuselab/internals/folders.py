@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, time
 
 from fuselab import environment
 from fuselab.page import environment as templates
@@ -35,11 +35,11 @@ def scripts(folder: Path) -> dict[str, Path]:
 def run(script: Path, out: Path) -> Ran:
     """Run one script with DIR/NAME to write to."""
     name = script.parent.name
-    begin = perf_counter()
+    begin, since = perf_counter(), time() - 1  # a file system's clock is coarse
     command = [sys.executable, str(script.resolve()), "--out", str(out / name)]
     done = subprocess.run(command, check=False)
-    made = (out / name).rglob("*")
-    files = sorted(str(f.relative_to(out)) for f in made if f.suffix in SHOWN and f.is_file())
+    found = (f for f in (out / name).rglob("*") if f.suffix in SHOWN and f.is_file())
+    files = sorted(str(f.relative_to(out)) for f in found if f.stat().st_mtime >= since)
     return Ran(name, _about(script), perf_counter() - begin, done.returncode, tuple(files))
 
 

@@ -35,14 +35,18 @@ def _why_not(name: str) -> str:
         return "a word of C++'s"
     if name in sys.stdlib_module_names:
         return "a module of Python's standard library"
-    if name in (*_NAMESPACES, *_FILES) or find_spec(name) is not None:
+    if name in (*_NAMESPACES, *_OWN) or find_spec(name) is not None:
         return "a package or namespace that exists"
     return ""
 
 
-# Namespaces of torch.ops that are taken, and what the package's own folder holds.
-_NAMESPACES = ("aten", "prim", "prims", "quantized", "torch", "inductor")
-_FILES = ("tests", "csrc", "spec", "setup")
+# Namespaces of the dispatcher's that torch has, and what the package has itself.
+_NAMESPACES = (
+    "aten", "c10d", "debug_mode_ops", "debugprims", "export", "inductor", "inductor_prims", "mkl",
+    "mkldnn", "mkldnn_prepacked", "onednn", "prim", "prims", "profiler", "quantization",
+    "quantized", "rngprims", "sparse", "static_runtime", "symm_mem", "torch",
+)  # fmt: skip
+_OWN = ("csrc", "eager", "setup", "spec", "tests")
 _CPP_WORDS = (
     "alignas alignof asm auto bool case catch char class concept const constexpr default delete do"
     " double enum explicit export extern float friend goto inline int long mutable namespace"

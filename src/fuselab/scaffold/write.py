@@ -27,18 +27,25 @@ def create(name: str, style: str, folder: Path) -> list[Path]:
     """
     checked(name)
     _free(folder)
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}.") as temporary:
-        files = _render(name, style, Path(temporary) / name)
-        if folder.exists():
-            folder.rmdir()
-        shutil.move(Path(temporary) / name, folder)
+        made = Path(temporary) / name
+        files = _render(name, style, made)
+        if folder.exists():  # it may be where the user is
+            for path in made.iterdir():
+                shutil.move(path, folder)
+        else:
+            shutil.move(made, folder)
     return files
 
 
 def _free(folder: Path) -> None:
     if folder.is_dir() and not any(folder.iterdir()):
         return
+    for parent in folder.parents:
+        if parent.exists() and not parent.is_dir():
+            raise PlanError(f"--dir: got {str(folder)!r}, but {str(parent)!r} is no folder")
     if folder.exists() or folder.is_symlink():
         raise PlanError(f"--dir: got {str(folder)!r}, which exists; expected a new or empty folder")
 

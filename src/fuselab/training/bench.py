@@ -26,7 +26,7 @@ def _one(variant: str, size: str, steps: int, device: str, seconds: float) -> Ro
         return Missing(variant, why)
     (said,) = answers
     if "missing" in said:
-        return Missing(variant, said["missing"])
+        return Missing(variant, said["missing"], said["failed"])
     found = said["trained"]
     return Trained(
         **{**found, "losses": tuple(found["losses"]), "seconds": tuple(found["seconds"])}

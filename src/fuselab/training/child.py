@@ -16,9 +16,9 @@ def main() -> None:
         found = {"trained": asdict(train(**asked))}
     except ImportError as error:
         extra = "; pip install 'fuseline[jax]'" if asked["variant"] == "jax" else ""
-        found = {"missing": f"{error}{extra}"}
+        found = {"missing": f"{error}{extra}", "failed": False}
     except Exception as error:
-        found = {"missing": f"{type(error).__name__}: {str(error).splitlines()[0]}"}
+        found = {"missing": child.told(error), "failed": True}
     child.answer(found)
 
 

@@ -31,7 +31,7 @@ class Trained:
     @property
     def step(self) -> float:
         """Median seconds of a step after the first ones."""
-        return median(self.seconds[WARM:] or self.seconds)
+        return median(self.seconds[WARM:] or self.seconds[1:] or self.seconds)
 
     @property
     def compile(self) -> float:
@@ -46,10 +46,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class Missing:
-    """A variant that did not run, and why."""
+    """A variant that did not run, and why; `failed` if not for what is not installed."""
 
     variant: str
     why: str
+    failed: bool = True
 
 
 Row = Trained | Missing

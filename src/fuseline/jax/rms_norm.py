@@ -6,6 +6,7 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fuseline.jax import library
@@ -23,6 +24,9 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Array:
     ValueError for shapes, TypeError for dtypes, RuntimeError without a C++ compiler.
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization", 2019.
     """
+    for name, given in (("x", x), ("weight", weight)):
+        if given is not None and not isinstance(given, (Array, np.ndarray)):
+            raise TypeError(f"rms_norm: {name} is {type(given).__name__}, expected an array")
     if x.dtype.name not in DTYPES:
         raise TypeError(f"rms_norm: x is {x.dtype}, expected one of {', '.join(DTYPES)}")
     if x.ndim < 1 or x.shape[-1] < 1:
@@ -32,7 +36,8 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Array:
     if weight.shape != x.shape[-1:]:
         raise ValueError(f"rms_norm: weight has shape {weight.shape}, expected {x.shape[-1:]}")
     if weight.dtype not in (x.dtype, jnp.float32):
-        raise TypeError(f"rms_norm: weight is {weight.dtype}, expected {x.dtype} or float32")
+        expected = " or ".join(dict.fromkeys((x.dtype.name, "float32")))
+        raise TypeError(f"rms_norm: weight is {weight.dtype}, expected {expected}")
     library.register()
     return _rms_norm(x, weight, float(eps))
 
