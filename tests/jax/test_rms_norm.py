@@ -103,6 +103,8 @@ def test_forward_mode_is_refused():
     ("x", "weight", "error", "match"),
     [
         (jnp.zeros((4, 8), jnp.int32), None, TypeError, "x is int32, expected one of float64"),
+        ([1.0, 2.0], None, TypeError, "x is list, expected an array"),
+        (jnp.zeros((4, 8)), [1.0] * 8, TypeError, "weight is list, expected an array"),
         (jnp.float32(1), None, ValueError, r"shape \(\), expected a last dimension"),
         (jnp.zeros((4, 0)), None, ValueError, r"shape \(4, 0\), expected a last dimension"),
         (jnp.zeros((4, 8)), jnp.zeros(7), ValueError, r"shape \(7,\), expected \(8,\)"),
