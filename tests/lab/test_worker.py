@@ -11,7 +11,7 @@ import toy_ops
 from torch import Tensor
 
 from fuselab.model import Group, Measurement, Status
-from fuselab.worker import baselines, check, footprint, group, inputs, load, probe, problem, specs
+from fuselab.worker import baselines, check, footprint, group, inputs, probe, problem, specs
 from fuselab.worker.baselines import CompileWatch, Unsupported
 from fuselab.worker.ceiling import MIXES, Streams, mix_of
 from fuselab.worker.specs import SpecError
@@ -291,20 +291,6 @@ def test_two_specs_of_one_name_are_refused(tmp_path: Any, toy: str) -> None:
     with pytest.raises(SpecError, match="two OpSpecs are named 'swish'"):
         specs.load(str(file))
     assert list(specs.load(toy)) == ["swish"]
-
-
-def test_other_load_is_a_disturbance_only_beyond_what_we_leave_idle(monkeypatch: Any) -> None:
-    clock = iter([0.0, 2.0])
-    others = iter([100.0, 103.0])
-    monkeypatch.setattr(load, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(load, "_others_seconds", lambda: next(others))
-    monkeypatch.setattr(load.os, "cpu_count", lambda: 4)
-    with load.OtherLoad() as other:
-        pass
-    monkeypatch.setattr(load.torch, "get_num_threads", lambda: 4)
-    assert other.disturbance.startswith("other processes kept 1.5 of 4 cores busy")
-    monkeypatch.setattr(load.torch, "get_num_threads", lambda: 2)
-    assert other.disturbance == ""
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from fuselab import stats
+from fuselab.load import OtherLoad
 from fuselab.model import Status
 from fuselab.precision import RESOLUTION_US, Level
 from fuselab.timers import CannotTime, Reading, Timer, TimerError
@@ -20,7 +21,6 @@ from fuselab.worker.baselines import COMPILE
 from fuselab.worker.clocks import Clocks
 from fuselab.worker.guard import GUARD
 from fuselab.worker.inputs import COLD_FACTOR, cache_bytes, how_many
-from fuselab.worker.load import OtherLoad
 from fuselab.worker.protocol import Emit, Fatal, judge
 from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer, plan, warm
 from fuselab.worker.trial import Trial
@@ -62,7 +62,7 @@ class Rounds:
         gc.collect()
         gc.disable()
         try:
-            with OtherLoad() as load:
+            with OtherLoad(torch.get_num_threads()) as load:
                 while going:
                     begin = monotonic()
                     timer = make_timer(self._arena.device, timer_name)
