@@ -19,8 +19,6 @@ from fuseline.primitives.triton.rms import divide, float64_of
 from fuseline.primitives.triton.row_sums import block, places, tile
 from fuseline.primitives.triton.rows import divide_up, halves, power_of_2, vec, whole_meta
 
-LOWEST = tl.constexpr(-float("inf"))
-
 # The longest rows held by one program, in bytes of what they are computed in; elements that one
 # holds, or takes at once of longer rows.
 _WHOLE, _SIZE = 65536, 4096
@@ -92,7 +90,7 @@ def _fwd_kernel(
             mask_ptr, rows, size1, size2, size3, step0, step1, step2, step3, max(MASK_VEC, 1)
         )
         z += tl.load(starts[:, None] + steps[None, :], seen, other=0.0).to(acc)
-    z = tl.where(seen, z, LOWEST)
+    z = tl.where(seen, z, float("-inf"))
     shifted = z - tl.max(z, 1)[:, None]
     e = _exp(shifted)
     # Columns that do not exist would make NaN of rows that see nothing.
@@ -114,7 +112,7 @@ def _long_z(
     if mask_row is not None:
         steps = cols if MASK_VEC > 0 else cols * last
         z += tl.load(mask_row + steps, visible, other=0.0).to(scale.dtype)
-    return tl.where(visible, z, LOWEST), cols, inside
+    return tl.where(visible, z, float("-inf")), cols, inside
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -134,12 +132,13 @@ def _fwd_long_kernel(
             mask_ptr, row, size1, size2, size3, step0, step1, step2, step3, max(MASK_VEC, 1)
         )
     seen = _visible(row, n_cols, queries)
-    most = tl.full((), LOWEST, acc)
+    most = tl.full((), float("-inf"), acc)
     total = tl.zeros((), acc)
     for start in range(0, tl.minimum(seen, n_cols), BLOCK):
         z, _, _ = _long_z(x_row, mask_row, start, n_cols, seen, scale, last, VEC, MASK_VEC, BLOCK)
         higher = tl.maximum(most, tl.max(z, 0))
-        shift = tl.where(higher == LOWEST, 0.0, higher)  # where all is -Inf, exp(-Inf) is to be 0
+        # Where all is -Inf, exp(-Inf) is to be 0.
+        shift = tl.where(higher == float("-inf"), 0.0, higher)
         total = total * _exp(most - shift) + tl.sum(_exp(z - shift), 0)
         most = higher
     blocks = (n_cols + BLOCK - 1) // BLOCK
