@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -10,9 +11,20 @@ from typing import Any
 import pytest
 
 from fuselab.cli import command
+from fuselab.explain import observe
 from fuselab.explain.observe import explain
-from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Explanation, Mode, from_record
+from fuselab.explain.page import write_page
+from fuselab.explain.record import (
+    AS_IS,
+    DYNAMIC,
+    MEANING,
+    STATIC,
+    Explanation,
+    Mode,
+    from_record,
+)
 from fuselab.explain.target import examples, load
+from fuselab.explain.text import to_text
 from fuselab.explain.verdict import verdicts
 from fuselab.plan import PlanError
 
@@ -232,7 +244,7 @@ def test_every_call_has_arguments_of_its_own_of_the_same_layout(file: Path) -> N
 
 def test_what_is_never_compiled_is_said_so(file: Path) -> None:
     said = verdicts(of(file, "a_generator"))
-    assert said[1] == "static: nothing is compiled; 0 kernels a call"
+    assert "static: nothing is compiled; 0 kernels a call" in said
 
 
 def test_the_peak_has_what_is_given_back_within_the_call(file: Path) -> None:
@@ -319,3 +331,51 @@ def test_a_process_that_takes_too_long_or_dies_is_an_error(
     bad.write_text("import time\ntime.sleep(60)\n")
     assert command(["explain", f"{bad}:f", "--device", "cpu", "--timeout", "2"]) == 1
     assert "after 2 s" in capfd.readouterr().err
+
+
+def busy(disturbance: str) -> type:
+    class Load:
+        def __init__(self, threads: int | None) -> None:
+            self.disturbance = disturbance
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    return Load
+
+
+def test_times_taken_beside_others_work_are_noisy_in_text_record_and_page(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(observe, "OtherLoad", busy("others were <busy>"))
+    found = of(file, "none")
+    assert all(s.noise.startswith("others were <busy>") for m in found.modes for s in m.sizes)
+    assert verdicts(found)[0].startswith("6 of 6 times are noisy: others were <busy>")
+    assert to_text(found).count("; noisy: others were <busy>") == 6
+    assert "others were <busy>" in found.to_record()["modes"][0]["sizes"][0]["noise"]
+    page = write_page(found, tmp_path).read_text()
+    assert page.count('title="others were &lt;busy&gt;') == 6
+    assert "6 of 6 times are noisy" in page
+
+
+@pytest.mark.parametrize(("seconds", "wide"), [((1e-4,), False), ((1e-4, 3e-4, 9e-4), True)])
+def test_times_that_scatter_are_noisy_and_others_are_not(
+    seconds: tuple[float, ...], wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = itertools.cycle(seconds)
+    monkeypatch.setattr(observe, "OtherLoad", busy(""))
+    monkeypatch.setattr(observe, "_timed", lambda *_: (next(given), None))
+    monkeypatch.setattr(observe, "LATER_S", 0.0)
+    noise = observe._times(print, (), "cpu")[3]
+    assert noise.startswith("a later call known to") if wide else not noise
+
+
+def test_the_modes_are_explained(file: Path, tmp_path: Path) -> None:
+    found = of(file, "none")
+    page = write_page(found, tmp_path).read_text()
+    for meaning in MEANING.values():
+        assert meaning in to_text(found)
+        assert meaning in page

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from itertools import accumulate
-from statistics import median
 from time import perf_counter
 from typing import Any
 
@@ -16,14 +15,18 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves, tree_map
 
+from fuselab import stats
 from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Break, Explanation, Mode, Size
 from fuselab.explain.target import Target
 from fuselab.fusion.compiler import Watch
 from fuselab.fusion.ledger import Ledger
+from fuselab.load import OtherLoad, told
 
 # Rounding of fp32, and of the halves, relative to the largest value.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
-LATER = 5
+# Later calls are timed for so many seconds: a load of others is not seen in less.
+LATER, MOST_LATER, LATER_S = 5, 10_000, 0.1
+HALF_WIDTH = 0.1
 _API = ("cuda", "cuLaunch")
 _NUMBERS = (torch.Tensor, bool, int, float, complex)
 
@@ -75,11 +78,10 @@ def observe(
         warnings.simplefilter("ignore")
         try:
             for i, (size, given) in enumerate(zip(sizes, arguments, strict=True)):
-                first, out = _timed(function, given, device)
-                later = median(_timed(function, given, device)[0] for _ in range(LATER))
+                first, later, out, noise = _times(function, given, device)
                 results.append(out)
                 difference = 0.0 if expected is None else _difference(out, expected[i])
-                seen.append(Size(str(size), first, 1e6 * later, difference))
+                seen.append(Size(str(size), first, 1e6 * later, difference, noise))
             mode = replace(mode, peak=_peak(function, arguments[-1], device))
         except Exception as error:
             text = str(error).strip().splitlines()
@@ -129,6 +131,24 @@ def _breaks(watch: Watch) -> tuple[Break, ...]:
     parts = [text.partition(" | ") for text in texts]
     padded = [*hints, *[""] * (len(texts) - len(hints))]
     return tuple(Break(p[0], p[2], hint) for p, hint in zip(parts, padded, strict=False))
+
+
+def _times(
+    function: Callable[..., Any], given: tuple[Any, ...], device: str
+) -> tuple[float, float, Any, str]:
+    """Return seconds of the first and of a later call, the first result, what makes them noisy."""
+    threads = torch.get_num_threads() if device == "cpu" else 1
+    with OtherLoad(threads) as before:
+        first, out = _timed(function, given, device)
+    later: list[float] = []
+    with OtherLoad(threads) as load:
+        end = perf_counter() + LATER_S
+        while len(later) < LATER or (perf_counter() < end and len(later) < MOST_LATER):
+            later.append(_timed(function, given, device)[0])
+    found = stats.summary(later)
+    width = found.relative_half_width
+    wide = f"a later call known to {width:.0%} only" if width > HALF_WIDTH else ""
+    return first, found.median, out, told(before.disturbance, load.disturbance, wide)
 
 
 def _timed(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> tuple[float, Any]:

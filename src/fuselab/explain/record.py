@@ -7,6 +7,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 AS_IS, STATIC, DYNAMIC = "as it is", "static", "dynamic"
+MEANING = {
+    AS_IS: "called without torch.compile",
+    STATIC: "torch.compile(dynamic=False): compiled anew for each size",
+    DYNAMIC: "torch.compile(dynamic=True): one graph is meant to serve all sizes",
+}
 
 
 @dataclass(frozen=True)
@@ -23,12 +28,14 @@ class Size:
     """One problem size: seconds of the first call, us of a later one, difference from eager.
 
     difference  largest |compiled - eager| over eager's largest value; None: shapes differ
+    noise       why these times are not to be relied on, or ""
     """
 
     size: str
     first_s: float
     later_us: float
     difference: float | None
+    noise: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,13 @@ class Explanation:
     torch: str
     modes: tuple[Mode, ...]
     tolerance: float
+
+    @property
+    def noise(self) -> str:
+        """How many times are not to be relied on, and the first reason; or ""."""
+        noise = [size.noise for mode in self.modes for size in mode.sizes]
+        noisy = [reason for reason in noise if reason]
+        return f"{len(noisy)} of {len(noise)} times are noisy: {noisy[0]}" if noisy else ""
 
     def to_record(self) -> dict[str, Any]:
         """Return values that JSON has."""

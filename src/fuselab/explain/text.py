@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuselab.explain.record import Explanation, Mode
+from fuselab.explain.record import MEANING, Explanation, Mode
 from fuselab.explain.verdict import verdicts
 
 
@@ -13,16 +13,18 @@ def to_text(found: Explanation) -> str:
     lines = [f"{found.function}  {found.place}", f"  torch {found.torch}, {found.device}", ""]
     lines += verdicts(found)
     for mode in found.modes:
-        lines += ["", mode.name, *(f"  {line}" for line in _mode(mode))]
+        meaning = f" ({MEANING[mode.name]})" if mode.name in MEANING else ""
+        lines += ["", f"{mode.name}{meaning}", *(f"  {line}" for line in _mode(mode))]
     return "\n".join(lines)
 
 
 def _mode(mode: Mode) -> Iterator[str]:
     for size in mode.sizes:
         off = "another shape" if size.difference is None else f"{size.difference:.1e}"
+        noise = f"; noisy: {size.noise}" if size.noise else ""
         yield (
             f"size {size.size}: first call {size.first_s:.3f} s, later {size.later_us:.0f} us,"
-            f" differs by {off}"
+            f" differs by {off}{noise}"
         )
     if mode.error:
         yield f"raised {mode.error}"

@@ -10,11 +10,12 @@ from fuselab.explain.record import AS_IS, Explanation, Mode
 def verdicts(found: Explanation) -> list[str]:
     """Return a sentence for each thing that a reader must know, mode by mode."""
     before = next((mode for mode in found.modes if mode.name == AS_IS and not mode.error), None)
-    return [
+    sentences = [
         f"{mode.name}: {sentence}"
         for mode in found.modes
         for sentence in _of(mode, before, found.tolerance)
     ]
+    return [found.noise, *sentences] if found.noise else sentences
 
 
 def _of(mode: Mode, before: Mode | None, tolerance: float) -> Iterator[str]:
