@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import threading
 import warnings
+from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 
 from fuseline.core import native
 from fuseline.ops.bias_gelu.op import ATEN as GELU
@@ -33,7 +34,13 @@ KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"
 NOTE = "torch.compile takes these operators apart before kernels are looked up: none of its calls"
 
-_on: set[tuple[str, str]] = set()
+Pair = tuple[str, str]  # an operator, a kind of device
+Decisions = dict[Pair, bool]
+
+_on: set[Pair] = set()
+# What enable() and disable() said outside of enabled(), and in its open blocks, by thread.
+_outside: Decisions = {}
+_blocks: defaultdict[int, list[Decisions]] = defaultdict(list)
 _lock = threading.Lock()
 
 
@@ -84,35 +91,46 @@ def enable(ops: Iterable[str] | None = None) -> None:
     Raises ValueError (a name), RuntimeError (this torch has another operator of that name, or there
     is no binary) before anything is changed.
     """
-    wanted = _names(ops)
+    pairs = _enabled_by(ops)
     with _lock:
-        for op in wanted:
-            _check(op)
-        pairs = {(op, device) for op in wanted for device in _devices(op)}
-        _switch(sorted(pairs if ops is not None else pairs - BY_NAME), on=True)
+        _innermost().update(dict.fromkeys(pairs, True))
+        _switch()
 
 
 def disable(ops: Iterable[str] | None = None) -> None:
     """Give torch's own kernels back; a backward pass of a forward before it still works.
 
-    ops  as in enable(). Raises ValueError (a name).
+    ops  as in enable(). An operator for which another thread is in an enabled() block stays on
+         until that block ends. Raises ValueError (a name).
     """
     wanted = _names(ops)
     with _lock:
-        _switch([known for known in sorted(_on) if known[0] in wanted], on=False)
+        pairs = [pair for pair in {*_on, *_outside} if pair[0] in wanted]
+        _innermost().update(dict.fromkeys(pairs, False))
+        _switch()
 
 
 @contextmanager
 def enabled(ops: Iterable[str] | None = None) -> Iterator[None]:
-    """enable() inside a `with`; on the way out all is as it was on the way in."""
-    before = set(_on)
-    enable(ops)
+    """enable() inside a `with`; what the block enabled or disabled ends with it.
+
+    Blocks may overlap (threads, generators) and end in any order: an operator stays enabled while
+    one of them needs it.
+    """
+    block = dict.fromkeys(_enabled_by(ops), True)
+    thread = threading.get_ident()
+    with _lock:
+        _blocks[thread].append(block)
+        _switch()
     try:
         yield
     finally:
         with _lock:
-            _switch(sorted(_on - before), on=False)
-            _switch(sorted(before - _on), on=True)
+            # By identity: another block may have said the same.
+            left = [other for other in _blocks.pop(thread) if other is not block]
+            if left:
+                _blocks[thread] = left
+            _switch()
 
 
 def status() -> Status:
@@ -167,29 +185,53 @@ def _check(op: str) -> None:
             )
 
 
-def _switch(pairs: Iterable[tuple[str, str]], on: bool) -> None:
-    for op, device in pairs:
-        with _unwarned():
-            torch.ops.fuseline._take_over(op, KEYS[device], on)
-        (_on.add if on else _on.discard)((op, device))
+def _enabled_by(ops: Iterable[str] | None) -> set[Pair]:
+    """What enable(ops) turns on; raises as it does."""
+    wanted = _names(ops)
+    for op in wanted:
+        _check(op)
+    pairs = {(op, device) for op in wanted for device in _devices(op)}
+    return pairs if ops is not None else pairs - BY_NAME
 
 
-@contextmanager
-def _unwarned() -> Iterator[None]:
-    """Keep back torch's warning that a kernel is overridden, which here is what was asked for.
+def _innermost() -> Decisions:
+    """Where a decision of this thread belongs: its innermost open block, else outside of all."""
+    blocks = _blocks.get(threading.get_ident())
+    return blocks[-1] if blocks else _outside
 
-    Torch 2.10 writes it to the process's stderr, from where what else came meanwhile is handed on.
+
+def _wanted() -> dict[Pair, bool]:
+    """What is to be on: what an open block needs; where none says anything, as outside of them."""
+    threads = [ChainMap(*reversed(blocks)) for blocks in _blocks.values()]
+    pairs = {*_outside, *_on}.union(*threads)
+    said = {pair: [thread[pair] for thread in threads if pair in thread] for pair in pairs}
+    return {pair: any(said[pair] or [_outside.get(pair, False)]) for pair in pairs}
+
+
+def _switch() -> None:
+    for pair, on in sorted(_wanted().items()):
+        if on == (pair in _on):
+            continue
+        # Said once in a process, of what was asked for.
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=f"(?s).*{OVERRIDDEN}")
+            _HeardByPython.call(pair[0], KEYS[pair[1]], on)
+        (_on.add if on else _on.discard)(pair)
+
+
+class _HeardByPython(torch.autograd.Function):
+    """The operator that takes over, in a call whose warnings in C++ become those of Python.
+
+    A call through torch.ops alone writes them to the process's stderr.
     """
-    with warnings.catch_warnings(), tempfile.TemporaryFile() as heard:
-        warnings.filterwarnings("ignore", message=f"(?s).*{OVERRIDDEN}")
-        stderr = os.dup(2)
-        os.dup2(heard.fileno(), 2)
-        try:
-            yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            heard.seek(0)
-            said = heard.read()
-            if OVERRIDDEN.encode() not in said:
-                os.write(2, said)
+
+    @staticmethod
+    def forward(ctx: Any, op: str, key: str, on: bool) -> None:
+        torch.ops.fuseline._take_over(op, key, on)
+
+    @classmethod
+    def call(cls, op: str, key: str, on: bool) -> None:
+        # No mode of the caller's sees it, and no transform of torch.func takes it apart, as the
+        # Python half of apply() would.
+        with torch._C._DisableTorchDispatch(), enable_single_level_autograd_function():
+            super(torch.autograd.Function, cls).apply(op, key, on)  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -237,6 +238,23 @@ def test_torch_says_nothing_of_an_overridden_kernel(device: str) -> None:
         [sys.executable, "-c", QUIET, device], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_it_opens_no_file_and_leaves_stderr_alone() -> None:
+    code = """
+import os, resource
+import torch, fuseline
+resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+before = os.fstat(2)
+with fuseline.enabled():
+    assert os.fstat(2) == before
+    print(fuseline.status().served[0].enabled)
+"""
+    environment = {**os.environ, "TMPDIR": "/nowhere", "HOME": "/nowhere"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
 
 
 @pytest.mark.gpu

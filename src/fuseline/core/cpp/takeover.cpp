@@ -2,6 +2,7 @@
 #include "takeover.h"
 
 #include <algorithm>
+#include <mutex>
 
 #define FUSELINE_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -21,10 +22,14 @@ Takeover* find(const std::string& op, const std::string& key) {
 }
 
 // An operator rather than a C function: called by torch, its warning that a kernel is overridden
-// becomes one of Python's, which the caller can silence.
+// becomes one of Python's, which the caller can silence. One thread at a time: two would register
+// twice, and free one registration twice.
 void take_over(std::string op, std::string key, bool on) {
+  static std::mutex mutex;
   Takeover* takeover = find(op, key);
-  STD_TORCH_CHECK(takeover, "this binary has nothing that serves ", op, " on ", key);
+  STD_TORCH_CHECK(takeover, "_take_over: op is '", op, "' and key is '", key,
+                  "', expected a pair that this binary serves");
+  const std::lock_guard<std::mutex> lock(mutex);
   on ? takeover->begin() : takeover->end();
 }
 
