@@ -75,6 +75,12 @@ def summary(samples: Samples, level: float = 0.95) -> Summary:
     return Summary(len(samples), median(samples), low, high, spread(samples))
 
 
+def scatter(samples: Samples, most: float = 0.1) -> str:
+    """Say that the samples leave their median unknown by more than this part of it, or ""."""
+    width = summary(samples).relative_half_width
+    return f"the median is known to {width:.0%} only" if width > most else ""
+
+
 def _sorted(samples: Samples) -> NDArray[np.float64]:
     ordered = np.sort(np.asarray(samples, dtype=np.float64))
     if ordered.ndim != 1 or not len(ordered) or not np.isfinite(ordered).all():

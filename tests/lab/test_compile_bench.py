@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -23,6 +24,24 @@ def test_a_row_has_what_the_modes_saw():
     assert "| mlp | 8 | 1.50 | 0.25 | 2 | 1 | 20.0 | 5.0 | 4.00 | 1 | 1.0e-07 |" in to_markdown(
         [made], {"torch": "2.13"}
     )
+
+
+def test_noisy_times_say_why():
+    modes = (Mode(AS_IS, kernels={}), Mode(STATIC, sizes=(Size("8", 9.0, 90.0, 0.0),)))
+    made = row("mlp", modes, (20.0, 5.0), 1.5, None, "others were busy")
+    table = to_markdown([made], {})
+    assert "| 4.00 (noisy) |" in table
+    assert table.endswith("\n\n- mlp: noisy: others were busy\n")
+    assert "noisy" not in to_markdown([replace(made, noise="")], {})
+
+
+def test_the_noise_of_both_processes_is_told(monkeypatch: pytest.MonkeyPatch):
+    mode = asdict(Mode(STATIC, sizes=(Size("8", 9.0, 90.0, 0.0),)))
+    cold = {"first_s": 2.0, "modes": [mode, mode], "us": [2.0, 1.0], "noise": "cold"}
+    answers = iter([{"softmax": cold}, {"softmax": {"first_s": 1.0, "noise": "warm"}}])
+    monkeypatch.setattr("fuselab.compiling.bench._compiled", lambda *_: (next(answers), ""))
+    (found,) = bench(["softmax"], "cpu", 1.0)
+    assert found.noise == "cold; warm"
 
 
 def test_what_raises_has_no_figures():
@@ -53,4 +72,4 @@ def test_operators_and_blocks(tmp_path, capfd: pytest.CaptureFixture[str]):
         assert found["breaks"] == 0
         assert 1 < found["compiled_us"] < 1e6
         assert found["difference"] < 1e-5
-    assert (tmp_path / "compile-bench-cpu.md").read_text().count("\n") == 6
+    assert (tmp_path / "compile-bench-cpu.md").read_text().count("\n| norm_") == 2

@@ -370,7 +370,7 @@ def test_times_that_scatter_are_noisy_and_others_are_not(
     monkeypatch.setattr(observe, "_timed", lambda *_: (next(given), None))
     monkeypatch.setattr(observe, "LATER_S", 0.0)
     noise = observe._times(print, (), "cpu")[3]
-    assert noise.startswith("a later call known to") if wide else not noise
+    assert noise.startswith("the median is known to") if wide else not noise
 
 
 def test_the_modes_are_explained(file: Path, tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
 import pytest
 
 from fuselab.cli import command
-from fuselab.training import setting
+from fuselab.training import setting, variants
 from fuselab.training.bench import bench, to_markdown
 from fuselab.training.record import Missing, Trained, apart
 
@@ -43,6 +44,42 @@ def test_what_did_not_run_says_why():
     assert "| jax | No module named 'jax' |" in table
     (row,) = bench(["eager"], "small", 1, "cpu", seconds=0.1)
     assert row == Missing("eager", "not done after 0.1 s (--timeout)")
+
+
+def test_noisy_steps_say_why():
+    noisy = replace(trained("jax", 3.0), noise="others were busy")
+    table = to_markdown([trained("eager", 3.0), noisy], "small", "cpu")
+    assert table.count("(noisy)") == 1
+    assert "\n- jax: noisy: others were busy\n" in table
+
+
+@pytest.mark.parametrize(
+    ("seconds", "load", "noise"),
+    [
+        ((1.0,) * 20, "", ""),
+        ((1.0,) * 20, "others were busy", "others were busy"),
+        ((1.0, 4.0) * 10, "", "the median is known to "),
+    ],
+)
+def test_a_training_is_noisy_beside_others_or_if_steps_scatter(
+    seconds, load, noise, monkeypatch: pytest.MonkeyPatch
+):
+    class Load:
+        def __init__(self, threads):
+            assert threads is None
+            self.disturbance = load
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    found = replace(trained("jax", 1.0), seconds=seconds)
+    monkeypatch.setattr(variants, "OtherLoad", Load)
+    monkeypatch.setattr(variants, "_jax", lambda *_: found)
+    said = variants.train("jax", "small", 1, "cpu").noise
+    assert said.startswith(noise) if noise else said == ""
 
 
 def test_an_unknown_variant(capfd: pytest.CaptureFixture[str]):

@@ -8,6 +8,7 @@ from typing import Any
 from fuselab import caches, child
 from fuselab.compiling.record import Row, row
 from fuselab.explain.record import mode_of
+from fuselab.load import told
 
 
 def bench(subjects: Sequence[str], device: str, seconds: float) -> list[Row]:
@@ -32,4 +33,5 @@ def _row(name: str, cold: dict[str, Any], warm: dict[str, Any]) -> Row:
     if "modes" not in cold:
         return Row(name, error=cold["error"])
     eager, compiled = map(mode_of, cold["modes"])
-    return row(name, (eager, compiled), cold["us"], cold["first_s"], warm.get("first_s"))
+    noise = told(cold["noise"], warm.get("noise", ""))
+    return row(name, (eager, compiled), cold["us"], cold["first_s"], warm.get("first_s"), noise)

@@ -1,7 +1,8 @@
 """The process that compiles, with an answer a subject, as it is done.
 
 Seconds of the first compiled call, with the caches that there are; if cold, the modes "as it is"
-and "static" too, for which caches are off, and microseconds of a call of each.
+and "static" too, for which caches are off, and microseconds of a call of each. `noise` says why the
+times are not to be relied on.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from fuselab import child
+from fuselab import child, stats
 from fuselab.compiling.subjects import subject
 from fuselab.explain.observe import observe
 from fuselab.explain.record import AS_IS, STATIC
+from fuselab.load import OtherLoad, told
 
 TIMED_S = 0.2
 
@@ -38,17 +40,27 @@ def _one(name: str, device: str, all_of_it: bool) -> dict[str, Any]:
     try:
         target = subject(name, device)
         given = [tuple(target.inputs(size)) for size in target.sizes]
-        first_s = _first(target.function, given[0], device)
+        with OtherLoad(_threads(device)) as load:
+            first_s = _first(target.function, given[0], device)
         if not all_of_it:
-            return {"first_s": first_s}
+            return {"first_s": first_s, "noise": load.disturbance}
         torch._dynamo.reset()
         eager, expected = observe(AS_IS, target.function, target.sizes, given, None, device)
         compiled = torch.compile(target.function, dynamic=False)
         static, _ = observe(STATIC, compiled, target.sizes, given, expected, device)
-        us = [_us(f, given[0]) for f in (target.function, compiled)]
+        times = [_us(f, given[0], device) for f in (target.function, compiled)]
     except Exception as error:
         return {"error": child.told(error)}
-    return {"first_s": first_s, "modes": [asdict(eager), asdict(static)], "us": us}
+    return {
+        "first_s": first_s,
+        "modes": [asdict(eager), asdict(static)],
+        "us": [us for us, _ in times],
+        "noise": told(load.disturbance, *(noise for _, noise in times)),
+    }
+
+
+def _threads(device: str) -> int:
+    return torch.get_num_threads() if device == "cpu" else 1
 
 
 def _first(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> float:
@@ -61,11 +73,16 @@ def _first(function: Callable[..., Any], given: tuple[Any, ...], device: str) ->
     return perf_counter() - begin
 
 
-def _us(function: Callable[..., Any], given: tuple[Any, ...]) -> float:
-    """Return microseconds of a call among its like, which do not wait for each other on a GPU."""
+def _us(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> tuple[float, str]:
+    """Return microseconds of a call among its like, and what makes them noisy.
+
+    On a GPU the calls do not wait for each other.
+    """
     names = {"function": function, "given": given}
     timer = Timer("function(*given)", globals=names, num_threads=torch.get_num_threads())
-    return 1e6 * timer.blocked_autorange(min_run_time=TIMED_S).median
+    with OtherLoad(_threads(device)) as load:
+        found = timer.blocked_autorange(min_run_time=TIMED_S)
+    return 1e6 * found.median, told(load.disturbance, stats.scatter(found.times))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ class Row:
 
     before, after  kernels of a call; eager_us, compiled_us  a call among its like
     error          why there are no figures, or ""
+    noise          why the times are not to be relied on, or ""
     """
 
     subject: str
@@ -28,6 +29,7 @@ class Row:
     breaks: int = 0
     difference: float | None = None
     error: str = ""
+    noise: str = ""
 
 
 def row(
@@ -36,6 +38,7 @@ def row(
     us: tuple[float, float],
     cold_s: float,
     warm_s: float | None,
+    noise: str = "",
 ) -> Row:
     """Return the row of a subject's two modes and the microseconds of a call of each."""
     eager, compiled = modes
@@ -54,6 +57,7 @@ def row(
         compiled_us=us[1],
         breaks=len(compiled.breaks),
         difference=now.difference,
+        noise=noise,
     )
 
 
@@ -66,7 +70,15 @@ def to_markdown(rows: Sequence[Row], environment: Mapping[str, Any]) -> str:
         "| compiled, us | eager / compiled | breaks | difference |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    return "\n".join([*lines, *map(_line, rows)]) + "\n"
+    lines += map(_line, rows)
+    if noisy := [f"- {row.subject}: noisy: {row.noise}" for row in rows if row.noise]:
+        lines += ["", *noisy]
+    return "\n".join(lines) + "\n"
+
+
+def _ratio(row: Row) -> str:
+    ratio = f"{row.eager_us / row.compiled_us:.2f}"
+    return f"{ratio} (noisy)" if row.noise else ratio
 
 
 def _line(row: Row) -> str:
@@ -76,6 +88,6 @@ def _line(row: Row) -> str:
     difference = "shapes differ" if row.difference is None else f"{row.difference:.1e}"
     return (
         f"| {row.subject} | {row.size} | {row.cold_s:.2f} | {warm} | {row.before} | {row.after} | "
-        f"{row.eager_us:.1f} | {row.compiled_us:.1f} | {row.eager_us / row.compiled_us:.2f} | "
+        f"{row.eager_us:.1f} | {row.compiled_us:.1f} | {_ratio(row)} | "
         f"{row.breaks} | {difference} |"
     )

@@ -26,7 +26,6 @@ from fuselab.load import OtherLoad, told
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 # Later calls are timed for so many seconds: a load of others is not seen in less.
 LATER, MOST_LATER, LATER_S = 5, 10_000, 0.1
-HALF_WIDTH = 0.1
 _API = ("cuda", "cuLaunch")
 _NUMBERS = (torch.Tensor, bool, int, float, complex)
 
@@ -145,10 +144,8 @@ def _times(
         end = perf_counter() + LATER_S
         while len(later) < LATER or (perf_counter() < end and len(later) < MOST_LATER):
             later.append(_timed(function, given, device)[0])
-    found = stats.summary(later)
-    width = found.relative_half_width
-    wide = f"a later call known to {width:.0%} only" if width > HALF_WIDTH else ""
-    return first, found.median, out, told(before.disturbance, load.disturbance, wide)
+    noise = told(before.disturbance, load.disturbance, stats.scatter(later))
+    return first, stats.median(later), out, noise
 
 
 def _timed(function: Callable[..., Any], given: tuple[Any, ...], device: str) -> tuple[float, Any]:

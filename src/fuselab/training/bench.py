@@ -47,6 +47,8 @@ def to_markdown(rows: Sequence[Row], size: str, device: str) -> str:
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     lines += [_line(row, ran, s.batch * s.length) for row in rows]
+    if noisy := [f"- {row.variant}: noisy: {row.noise}" for row in ran if row.noise]:
+        lines += ["", *noisy]
     if s.dtype == "float32" and ran:
         far = apart(rows)
         lines += ["", f"More than {LIMIT:g} from {ran[0].variant}: {', '.join(far) or 'none'}."]
@@ -56,8 +58,9 @@ def to_markdown(rows: Sequence[Row], size: str, device: str) -> str:
 def _line(row: Row, ran: Sequence[Trained], tokens: int) -> str:
     if isinstance(row, Missing):
         return f"| {row.variant} | {row.why} |" + " |" * 7
+    step = f"{1e3 * row.step:.2f}" + (" (noisy)" if row.noise else "")
     return (
-        f"| {row.variant} | {row.framework} | {1e3 * row.step:.2f} | {tokens / row.step:.0f} | "
+        f"| {row.variant} | {row.framework} | {step} | {tokens / row.step:.0f} | "
         f"{row.compile:.1f} | {row.peak / 1e6:.0f} | {row.losses[0]:.5f} | {row.losses[-1]:.5f} | "
         f"{row.difference(ran[0]):.1e} |"
     )

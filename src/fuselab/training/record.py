@@ -19,6 +19,7 @@ class Trained:
     framework  with its version
     peak       bytes: the allocator's on a GPU, the process's resident set on a CPU
     note       what was patched
+    noise      why the seconds are not to be relied on, or ""
     """
 
     variant: str
@@ -27,11 +28,12 @@ class Trained:
     seconds: tuple[float, ...]
     peak: int
     note: str
+    noise: str = ""
 
     @property
     def step(self) -> float:
         """Median seconds of a step after the first ones."""
-        return median(self.seconds[WARM:] or self.seconds[1:] or self.seconds)
+        return median(later(self.seconds))
 
     @property
     def compile(self) -> float:
@@ -54,6 +56,11 @@ class Missing:
 
 
 Row = Trained | Missing
+
+
+def later(seconds: Sequence[float]) -> Sequence[float]:
+    """Return the steps that the median is taken of."""
+    return seconds[WARM:] or seconds[1:] or seconds
 
 
 def trained(rows: Sequence[Row]) -> list[Trained]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from fuselab.training.record import Trained
+from fuselab import stats
+from fuselab.load import OtherLoad, told
+from fuselab.training.record import Trained, later
 from fuselab.training.setting import ADAM_EPS, BETAS, DECAY, LR, SETTINGS, batches, weights
 
 TORCH = ("eager", "compile", "eager + fuseline", "compile + fuseline")
@@ -16,7 +19,10 @@ VARIANTS = (*TORCH, "jax")
 
 def train(variant: str, size: str, steps: int, device: str) -> Trained:
     """Train so many steps; ImportError if the variant needs what is not installed."""
-    return (_jax if variant == "jax" else _torch)(variant, size, steps, device)
+    # Both frameworks take all cores of a CPU; beside a GPU one thread prepares the steps.
+    with OtherLoad(None if device == "cpu" else 1) as load:
+        found = (_jax if variant == "jax" else _torch)(variant, size, steps, device)
+    return replace(found, noise=told(load.disturbance, stats.scatter(later(found.seconds))))
 
 
 def _torch(variant: str, size: str, steps: int, device: str) -> Trained:
