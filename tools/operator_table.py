@@ -1,0 +1,71 @@
+"""The README's table of operators, from the specs and from what torch's dispatcher holds.
+
+python tools/operator_table.py            # print the table
+python tools/operator_table.py --write    # put it into README.md, between its two markers
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import torch
+
+from fuseline import table
+from fuseline.core.spec import OpSpec
+
+README = Path(__file__).parents[1] / "README.md"
+BEGIN, END = "<!-- operators: tools/operator_table.py --write -->", "<!-- /operators -->"
+HEADINGS = {
+    "cuda": "CUDA C++ (GPU)",
+    "triton": "Triton (GPU)",
+    "cpu": "C++ (CPU)",
+    "eager": "eager",
+}
+SHORT = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+}
+
+
+def directions(spec: OpSpec, backend: str) -> str:
+    """Return what a backend computes of an operator: "fwd + bwd", "fwd" or nothing."""
+    if backend not in {impl.name for impl in spec.implementations}:
+        return ""
+    if backend == "eager":
+        return "fwd + bwd" if spec.differentiable else "fwd"
+    suffix = "__triton" if backend == "triton" else ""
+    return "fwd + bwd" if hasattr(torch.ops.fuseline, f"_{spec.name}_bwd{suffix}") else "fwd"
+
+
+def render() -> str:
+    """Return the table as Markdown, one line per operator of `fuseline.table`."""
+    lines = [
+        "| operator | " + " | ".join(HEADINGS.values()) + " | dtypes |",
+        "|---|" + "---|" * (len(HEADINGS) + 1),
+    ]
+    for name, spec in table.load().items():
+        link = f"[`{name}`](src/fuseline/ops/{name}/README.md)"
+        cells = [directions(spec, backend) for backend in HEADINGS]
+        dtypes = ", ".join(SHORT[dtype] for dtype in spec.dtypes)
+        lines.append(f"| {link} | " + " | ".join(cells) + f" | {dtypes} |")
+    return "\n".join(lines) + "\n"
+
+
+def written() -> str:
+    """Return the table as it stands in README.md."""
+    found = re.search(f"{BEGIN}\n\n(.*)\n{END}", README.read_text(), re.DOTALL)
+    assert found is not None, f"{README} has no {BEGIN!r} before {END!r}"
+    return found.group(1)
+
+
+if __name__ == "__main__":
+    if "--write" in sys.argv[1:]:
+        page = README.read_text()
+        head, tail = page.partition(BEGIN)[0], page.partition(END)[2]
+        README.write_text(f"{head}{BEGIN}\n\n{render()}\n{END}{tail}")
+    else:
+        sys.stdout.write(render())
