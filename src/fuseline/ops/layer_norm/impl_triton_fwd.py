@@ -74,7 +74,7 @@ def _moments(first, a, a_lost, b, b_lost, n_cols, eps, C: tl.constexpr):
     difference of the squares loses at most a factor n of the bits of the sums: of fp64 or, for
     fp64 rows, of two of it. Also var + eps.
     """
-    n = n_cols.to(tl.float64)
+    n = tl.full((), n_cols, tl.float64)
     origin = first.to(tl.float64)
     if C == tl.float64:  # noqa: SIM300
         zero = tl.zeros_like(origin)
@@ -150,7 +150,7 @@ def _second_look(
     scale = tl.full((ROWS,), 1.0, tl.float64)
     if C == tl.float64:  # noqa: SIM300
         scale = tl.where(variance < 1.0, UP, DOWN)
-    n = n_cols.to(tl.float64)
+    n = tl.full((), n_cols, tl.float64)
     mean = tl.zeros((ROWS,), tl.float64)
     r = tl.zeros((ROWS,), tl.float64)
     for step in tl.static_range(3):
