@@ -14,6 +14,7 @@ from torch import Tensor
 from ways import EPS, Function
 
 import fuseline
+from fuselab.load import OtherLoad
 
 WEEK12 = (8, 4096, 4096)
 CPU_SHAPE = (4, 512, 1024)
@@ -100,13 +101,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out"))
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    times = measure(device)
+    with OtherLoad(torch.get_num_threads() if device == "cpu" else 1) as load:
+        times = measure(device)
     what = (
         f"{WEEK12} bfloat16, {torch.cuda.get_device_name()}"
         if device == "cuda"
         else f"{CPU_SHAPE} float32, CPU, {torch.get_num_threads()} threads"
     )
-    title = f"RMSNorm {what}, torch {torch.__version__}"
+    noisy = f"; noisy: {load.disturbance}" if load.disturbance else ""
+    title = f"RMSNorm {what}, torch {torch.__version__}{noisy}"
     options.out.mkdir(parents=True, exist_ok=True)
     plot(times, title, options.out / f"benchmark-{device}.svg")
     eager = times["PyTorch"][0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
@@ -26,6 +27,13 @@ class Roofs:
     compute: Mapping[str, float]
     measured_at: str
 
+    @property
+    def good(self) -> bool:
+        """Whether every number is a speed: finite and above 0."""
+        sizes = [size for mix in self.memory.values() for size in mix.values()]
+        speeds = [gbps for kernels in sizes for gbps in kernels.values()]
+        return all(0 < value < math.inf for value in (*speeds, *self.compute.values()))
+
     def peak(self, dtype: str) -> tuple[float, str] | None:
         """Return the FLOP/s that an operator without matrix products can reach, and of what.
 
@@ -39,9 +47,11 @@ class Roofs:
 
 
 def save(environment: Mapping[str, Any], found: Mapping[str, Any]) -> Roofs:
-    """Keep what was measured just now in this environment."""
+    """Keep what was measured just now in this environment; ValueError for what is no speed."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     roofs = Roofs(found["memory"], found["compute"], now)
+    if not roofs.good:
+        raise ValueError(f"roofs: got {found}, expected finite numbers above 0")
     place = _place(environment)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(json.dumps(asdict(roofs), indent=1))
@@ -49,13 +59,15 @@ def save(environment: Mapping[str, Any], found: Mapping[str, Any]) -> Roofs:
 
 
 def load(environment: Mapping[str, Any]) -> Roofs | None:
-    """Return what was measured last in such an environment, None if nothing was."""
+    """Return what was measured last in such an environment, None if nothing good was."""
     try:
-        return Roofs(**json.loads(_place(environment).read_text()))
-    except (OSError, ValueError, TypeError):
+        found = Roofs(**json.loads(_place(environment).read_text()))
+        return found if found.good else None
+    except (OSError, ValueError, TypeError, AttributeError):
         return None
 
 
 def _place(environment: Mapping[str, Any]) -> Path:
     identity = json.dumps([environment.get(name) for name in IDENTITY])
-    return caches.root() / f"roofs-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"
+    # "quiet": before, roofs were kept that a loaded machine had given.
+    return caches.root() / f"quiet-roofs-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.json"

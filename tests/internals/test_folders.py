@@ -47,6 +47,33 @@ def test_one_that_fails_does_not_keep_the_others(tmp_path, capfd: pytest.Capture
     assert "old.md" not in page
 
 
+def test_times_taken_beside_others_work_are_told(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    class Busy:
+        disturbance = "others were <busy>"
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr("fuselab.internals.folders.OtherLoad", Busy)
+    folder(tmp_path / "in", "a", "")
+    out = tmp_path / "out"
+    assert command(["internals", "--folder", str(tmp_path / "in"), "--out", str(out)]) == 0
+    assert "exit code 0; noisy: others were <busy>" in capfd.readouterr().out
+    assert "noisy</b>: others were &lt;busy&gt;." in (out / "index.html").read_text()
+
+
+def test_every_reading_has_a_link() -> None:
+    reading = (FOLDERS / "README.md").read_text().partition("## Reading\n")[2]
+    entries = reading.split("\n- ")[1:]
+    assert len(entries) >= 5
+    assert all("](http" in entry for entry in entries)
+
+
 def test_names_are_checked_before_anything_runs(tmp_path, capfd: pytest.CaptureFixture[str]):
     assert command(["internals", "--folder", str(tmp_path)]) == 2
     assert "expected a folder with */run.py" in capfd.readouterr().err

@@ -6,14 +6,18 @@ import getpass
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from fuselab import environment, roofs
 from fuselab.commands import doctor, selftest
+from fuselab.worker import roofs as measured_roofs
 from fuseline.core import native
 from fuseline.core.native import Native
+from fuseline.core.spec import Cost
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +38,9 @@ def test_it_names_every_part_and_tests_the_timer(report: Any) -> None:
 
 
 def test_it_measures_the_roofs_and_keeps_them(report: Any) -> None:
+    if "roofs" not in report[1]:
+        assert any(item["name"] == "roofs" for item in report[1]["items"]), "neither roofs nor why"
+        pytest.skip("others kept the cores busy: doctor keeps nothing then")
     found = report[1]["roofs"]
     assert set(found["memory"]) == {"1R0W", "1R1W", "2R1W", "3R1W"}
     for sizes in found["memory"].values():
@@ -46,6 +53,77 @@ def test_it_measures_the_roofs_and_keeps_them(report: Any) -> None:
     assert kept.peak("float32") == (found["compute"]["float32 matmul 1024"], "float32 matmul 1024")
     assert kept.peak("int8") is None
     assert kept.memory == found["memory"]
+
+
+SPEEDS = {"1R1W": {"1048576": {"torch": 12.5}}}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, float("inf"), float("nan")])
+@pytest.mark.parametrize("where", ["memory", "compute"])
+def test_what_is_no_speed_is_neither_kept_nor_taken(speed: float, where: str, cache: None) -> None:
+    memory = {"1R1W": {"1048576": {"torch": speed if where == "memory" else 3.0}}}
+    found = {"memory": memory, "compute": {"float32 fma": speed if where == "compute" else 3.0}}
+    with pytest.raises(ValueError, match="expected finite numbers above 0"):
+        roofs.save({"cpu": "one"}, found)
+    assert roofs.load({"cpu": "one"}) is None
+    file = roofs._place({"cpu": "one"})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps({**found, "measured_at": "today"}))
+    assert roofs.load({"cpu": "one"}) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"memory": 1, "compute": {}}', "\x00"])
+def test_a_file_that_holds_no_roofs_is_none(text: str, cache: None) -> None:
+    file = roofs._place({})
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert roofs.load({}) is None
+
+
+def fake_race(monkeypatch: pytest.MonkeyPatch, disturbances: list[str], us: float = 10.0) -> list:
+    left = list(disturbances)
+
+    def race(trials: Any, *_: object) -> Any:
+        reason = left.pop(0)
+        readings = {t.name: SimpleNamespace(samples_us=(us, us)) for t in trials}
+        return SimpleNamespace(readings=readings, disturbance={t.name: reason for t in trials})
+
+    monkeypatch.setattr(measured_roofs, "race", race)
+    return left
+
+
+def test_a_roof_is_measured_again_while_others_disturb_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = measured_roofs._trial(torch.device("cpu"), "x", lambda *_: [], Cost(1, 1, 1))
+    left = fake_race(monkeypatch, ["busy", "busy", "", "never"])
+    assert measured_roofs._times([trial], trial.cell.device, 1, print) == {"x": 10.0}
+    assert left == ["never"]
+    fake_race(monkeypatch, ["busy"] * 3)
+    with pytest.raises(measured_roofs.Disturbed, match="busy"):
+        measured_roofs._times([trial], trial.cell.device, 1, print)
+    fake_race(monkeypatch, [""], us=0.0)
+    with pytest.raises(measured_roofs.Disturbed, match="no time"):
+        measured_roofs._times([trial], trial.cell.device, 1, print)
+
+
+def test_a_disturbed_doctor_says_so_and_keeps_what_was_there(cache: None) -> None:
+    good = roofs.save({}, {"memory": SPEEDS, "compute": {}})
+    found = {"timers": {}, "no_kernels": "", "again": {"error": "x"}, "load": "busy"}
+    items = {i.name: i for i in selftest.findings("cpu", {**found, "disturbed": "busy too"})}
+    assert (items["load"].state, items["load"].text) == ("note", "busy")
+    assert items["roofs"].text == "not measured, and none kept: busy too"
+    assert doctor._kept({}, {**found, "disturbed": "busy too"}) is None
+    assert roofs.load({}) == good
+
+
+def test_a_slow_roof_is_not_printed_as_zero() -> None:
+    slow = roofs.Roofs({"1R1W": {"1048576": {"torch": 0.25}}}, {"float32 fma": 3e9}, "today")
+    assert "0.25" in selftest.tables(slow)
+    assert "0.003 TFLOP/s" in selftest.tables(slow)
 
 
 def test_roofs_of_another_device_are_not_taken(report: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -43,7 +43,7 @@ def run(*, device: str | None = None, as_json: bool = False) -> int:
             items.append(Item("self-test", BAD, reason, QUIET))
         else:
             items += findings(chosen, reply.results[0])
-            measured = roofs.save(facts, reply.results[0]["roofs"])
+            measured = _kept(facts, reply.results[0])
     if as_json:
         found = {"items": [asdict(item) for item in items], "environment": facts}
         print(json.dumps(found | ({"roofs": asdict(measured)} if measured else {})))
@@ -52,6 +52,10 @@ def run(*, device: str | None = None, as_json: bool = False) -> int:
         if measured:
             print(f"\n{tables(measured)}")
     return exits.FAILED if any(item.state == BAD for item in items) else exits.OK
+
+
+def _kept(facts: Mapping[str, Any], found: Mapping[str, Any]) -> Roofs | None:
+    return roofs.save(facts, found["roofs"]) if "roofs" in found else None
 
 
 def _binary() -> Iterator[Item]:

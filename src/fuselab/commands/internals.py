@@ -22,6 +22,10 @@ def run(*, folder: str, only: Sequence[str] = (), out: str) -> int:
     select.check_folder("--out", out)
     ran = [folders.run(found[name], Path(out).resolve()) for name in only or found]
     for one in ran:
-        click.echo(f"{one.name}: {one.seconds:.0f} s, exit code {one.code}")
+        click.echo(f"{one.name}: {one.seconds:.0f} s, exit code {one.code}" + _noisy(one))
     click.echo(f"wrote {folders.write_index(ran, Path(out))}")
     return exits.FAILED if any(one.code for one in ran) else exits.OK
+
+
+def _noisy(one: folders.Ran) -> str:
+    return f"; noisy: {one.noise}" if one.noise else ""

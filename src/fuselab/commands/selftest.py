@@ -34,6 +34,11 @@ def findings(device: str, found: Facts) -> Iterator[Item]:
     for name, line in found["timers"].items():
         yield _timer(name, line)
     yield _again(found["again"])
+    if found["load"]:
+        yield Item("load", NOTE, found["load"], QUIET)
+    if "disturbed" in found:
+        why = f"not measured, and none kept: {found['disturbed']}"
+        yield Item("roofs", NOTE, why, QUIET)
     if "launch" in found:
         yield _launch(found["launch"])
     for counter in counters(device):
@@ -80,9 +85,9 @@ def tables(roofs: Roofs) -> str:
     mixes = [mix for mix, sizes in roofs.memory.items() if sizes]
     lines = [f"{'MiB a call':>12}" + "".join(f"{mix:>16}" for mix in mixes)]
     for nbytes in roofs.memory[mixes[0]] if mixes else ():
-        cells = ("/".join(f"{g:.0f}" for g in roofs.memory[mix][nbytes].values()) for mix in mixes)
+        cells = ("/".join(f"{g:.4g}" for g in roofs.memory[mix][nbytes].values()) for mix in mixes)
         lines.append(f"{int(nbytes) >> 20:>12}" + "".join(f"{cell:>16}" for cell in cells))
     kernels = roofs.memory[mixes[0]][nbytes] if len(lines) > 1 else ()
     title = f"memory, GB/s, nothing in the cache ({' / '.join(kernels)} kernels)"
-    compute = [f"  {name:<24} {flops / 1e12:8.2f} TFLOP/s" for name, flops in roofs.compute.items()]
+    compute = [f"  {name:<24} {flops / 1e12:8.4g} TFLOP/s" for name, flops in roofs.compute.items()]
     return "\n".join((title, *lines, "", "compute", *compute))

@@ -10,6 +10,7 @@ from pathlib import Path
 from time import perf_counter, time
 
 from fuselab import environment
+from fuselab.load import OtherLoad
 from fuselab.page import environment as templates
 from fuselab.report.files import replace
 
@@ -18,13 +19,18 @@ SHOWN = (".html", ".md", ".svg", ".txt", ".json")
 
 @dataclass(frozen=True)
 class Ran:
-    """A folder: what its page says it is, seconds, exit code, and the files that it made."""
+    """A folder: what its page says it is, seconds, exit code, and the files that it made.
+
+    noise  what others took from the CPU meanwhile, so that times in the files are not to be relied
+           on, or ""
+    """
 
     name: str
     about: str
     seconds: float
     code: int
     files: tuple[str, ...]
+    noise: str = ""
 
 
 def scripts(folder: Path) -> dict[str, Path]:
@@ -37,10 +43,12 @@ def run(script: Path, out: Path) -> Ran:
     name = script.parent.name
     begin, since = perf_counter(), time() - 1  # a file system's clock is coarse
     command = [sys.executable, str(script.resolve()), "--out", str(out / name)]
-    done = subprocess.run(command, check=False)
+    with OtherLoad() as load:
+        done = subprocess.run(command, check=False)
     found = (f for f in (out / name).rglob("*") if f.suffix in SHOWN and f.is_file())
     files = sorted(str(f.relative_to(out)) for f in found if f.stat().st_mtime >= since)
-    return Ran(name, _about(script), perf_counter() - begin, done.returncode, tuple(files))
+    seconds, code = perf_counter() - begin, done.returncode
+    return Ran(name, _about(script), seconds, code, tuple(files), load.disturbance)
 
 
 def _about(script: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from fuselab.load import told
 from fuselab.model import Group
 from fuselab.plan import CEILING
 from fuselab.precision import LEVELS
@@ -32,12 +33,19 @@ TORCH, OWN = "torch", "fuselab"
 FMA, FMA_ROUNDS = "fma", 256
 FLOPS_A_ROUND = 512  # of one thread of fuselab::fma
 THREADS_AN_SM = 2048
+# How often something is timed that others disturb, before it counts as unknown.
+ATTEMPTS = 3
+
+
+class Disturbed(Exception):
+    """Others needed what was timed each time; the text says what they did."""
 
 
 def measure(device: torch.device, emit: Emit) -> dict[str, Any]:
     """Return memory[mix][bytes][kernels] in GB/s, and compute[what] in FLOP/s.
 
-    Kernels are torch's and, where the binary has them, the lab's own.
+    Kernels are torch's and, where the binary has them, the lab's own. Disturbed if other work on
+    the machine did not let it be measured.
     """
     found: dict[str, Any] = {"memory": {mix: {} for mix in MIXES}, "compute": {}}
     largest, _ = peak_bytes(device)
@@ -116,8 +124,16 @@ def _times(
     trials: Sequence[Trial], device: torch.device, nbytes: int, emit: Emit
 ) -> dict[str, float]:
     """Return the median time of each trial in us, all interleaved, cold."""
-    timed = race(trials, device, nbytes, LEVELS["quick"], emit)
-    for trial in trials:
-        if not trial.alive:
-            raise RuntimeError(trial.reason)
-    return {trial.name: median(timed.readings[trial.name].samples_us) for trial in trials}
+    reason = ""
+    for _ in range(ATTEMPTS):
+        timed = race(trials, device, nbytes, LEVELS["quick"], emit)
+        for trial in trials:
+            if not trial.alive:
+                raise RuntimeError(trial.reason)
+        found = {trial.name: median(timed.readings[trial.name].samples_us) for trial in trials}
+        reason = told(*(timed.disturbance[trial.name] for trial in trials))
+        if min(found.values()) <= 0:
+            raise Disturbed("the timer read a call of no time")
+        if not reason:
+            return found
+    raise Disturbed(reason)

@@ -11,6 +11,7 @@ import torch
 
 from fuselab import comparison
 from fuselab.comparison import Pair
+from fuselab.load import OtherLoad
 from fuselab.model import Group
 from fuselab.plan import CEILING, HOST, TIMERS
 from fuselab.precision import LEVELS, STANDARD
@@ -31,7 +32,16 @@ Facts = dict[str, Any]
 
 
 def run(device: torch.device, emit: Emit) -> Facts:
-    """Return what the lab's numbers are worth here, and the roofs that it measured."""
+    """Return what the lab's numbers are worth here, and the roofs that it measured.
+
+    Roofs that others disturbed are none: `disturbed` says what they did.
+    """
+    with OtherLoad(torch.get_num_threads() if device.type == "cpu" else 1) as load:
+        found = _tested(device, emit)
+    return found | {"load": load.disturbance}
+
+
+def _tested(device: torch.device, emit: Emit) -> Facts:
     why = native.status().why_not("cuda") if device.type == "cuda" else None
     found: Facts = {"timers": {}, "no_kernels": why or ""}
     for name in TIMERS[device.type]:
@@ -42,7 +52,10 @@ def run(device: torch.device, emit: Emit) -> Facts:
     found["again"] = _guarded(_again, device, emit)
     if device.type == "cuda" and not why:
         found["launch"] = _guarded(_launch, device)
-    found["roofs"] = roofs.measure(device, emit)
+    try:
+        found["roofs"] = roofs.measure(device, emit)
+    except roofs.Disturbed as error:
+        found["disturbed"] = str(error)
     return found
 
 
