@@ -39,3 +39,12 @@ def test_every_type(dtype, seed):
 
 def test_p_of_0_and_of_1():
     cases.test_p_of_0_and_of_1("cpu", "triton")
+
+
+def test_a_seed_in_a_tensor_is_that_seed():
+    cases.test_a_seed_in_a_tensor_is_that_seed("cpu", "triton")
+
+
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_under_vmap_without_a_seed_it_drops_as_torch_does(randomness):
+    cases.test_under_vmap_without_a_seed_it_drops_as_torch_does(randomness, "cpu", "triton")

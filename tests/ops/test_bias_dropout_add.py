@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from itertools import permutations
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from fuseline.primitives import philox
 OPS = torch.ops.fuseline
 SPEC = table.load()["bias_dropout_add"]
 IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+WHERE = [*IMPLS, ("cpu", "eager"), pytest.param("cuda", "eager", marks=pytest.mark.gpu)]
 SEEDS = (0, 7, -1, 2**40 + 5, 2**63 - 1)
 
 pytestmark = pytest.mark.skipif(
@@ -184,6 +186,44 @@ def test_seeds_come_from_torchs_generator() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.parametrize(("device", "impl"), WHERE)
+def test_a_seed_in_a_tensor_is_that_seed(device: str, impl: str) -> None:
+    for shape, seed in (((61,), 7), ((3, 130), -1), ((40, 36), 2**40 + 5), ((36, 9), -(2**62))):
+        for order in (shape, shape[::-1]):
+            x, bias, residual, dy = (torch.randn(order, device=device) for _ in range(4))
+            if order != shape:
+                x, residual = x.t(), residual.t()
+                bias, dy = bias.t(), dy.t()
+            found = []
+            for given in (seed, torch.tensor(seed, device=device)):
+                leaf = x.clone().requires_grad_()
+                y = fuseline.bias_dropout_add(leaf, bias, residual, 0.3, True, given, impl)
+                found.append((y, *torch.autograd.grad(y, leaf, dy)))
+            assert all(map(torch.equal, *found))
+
+
+def test_a_seed_in_a_tensor_under_every_transform() -> None:
+    x, bias, residual = torch.randn(5, 64), torch.randn(64), torch.randn(5, 64)
+    seed = torch.tensor(2**40 + 3)
+
+    def call(x: Tensor, seed: Any) -> Tensor:
+        return fuseline.bias_dropout_add(x, bias, residual, 0.3, True, seed)
+
+    want = call(x, int(seed))
+    compiled = torch.compile(call, fullgraph=True, backend="inductor")
+    assert torch.equal(compiled(x, seed), want)
+    assert torch.equal(compiled(x, seed + 1), call(x, int(seed) + 1))
+    assert torch.equal(torch.fx.symbolic_trace(call)(x, seed), want)
+    seeds = torch.tensor([3, -(2**50), int(seed)])
+    many = torch.vmap(call, in_dims=(None, 0))(x, seeds)
+    for i in range(3):
+        torch.testing.assert_close(many[i], call(x, int(seeds[i])))
+    (dx,) = torch.autograd.grad(call(x.requires_grad_(), seed).sum(), x)
+    grads = torch.vmap(torch.func.grad(lambda s, x: call(x, s).sum(), 1), (0, None))(seeds, x)
+    torch.testing.assert_close(grads[2], dx)
+    assert torch.equal(torch.func.grad(lambda x: call(x, seed).sum())(x), dx)
+
+
 def test_backward_draws_again_and_saves_nothing() -> None:
     x, residual = (torch.randn(40, 61, requires_grad=True) for _ in range(2))
     bias = torch.randn(61, requires_grad=True)
@@ -220,7 +260,10 @@ def test_opcheck(shape: tuple[int, ...], seed: int | None) -> None:
     residual = torch.randn(shape[::-1]).permute(*reversed(range(len(shape))))
     for tensors in ((x, bias, residual), (x, x.detach(), residual[..., :1].expand(shape))):
         opcheck(OPS.bias_dropout_add, (*tensors, 0.3, seed is not None, seed))
+        key = None if seed is None else torch.tensor(seed)
+        opcheck(OPS.bias_dropout_add, (*tensors, 0.3, seed is not None, None, key))
     opcheck(OPS._bias_dropout_add_bwd, (residual, 0.3, 7))
+    opcheck(OPS._bias_dropout_add_bwd, (residual, 0.3, None, torch.tensor(7)))
 
 
 def test_raw_calls_name_what_is_wrong() -> None:
@@ -236,6 +279,13 @@ def test_raw_calls_name_what_is_wrong() -> None:
             OPS.bias_dropout_add(*args)
     with pytest.raises(RuntimeError, match="p is nan"):
         OPS._bias_dropout_add_bwd(x, float("nan"), 1)
+    with pytest.raises(RuntimeError, match="seed is None"):
+        OPS._bias_dropout_add_bwd(x, 0.5, None)
+    for key in (torch.ones(1).long(), torch.ones(()), torch.ones((), dtype=torch.int32)):
+        with pytest.raises(RuntimeError, match="seed_tensor"):
+            OPS.bias_dropout_add(x, x, x, 0.5, True, None, key)
+        with pytest.raises(RuntimeError, match="seed_tensor"):
+            OPS._bias_dropout_add_bwd(x, 0.5, None, key)
 
 
 def test_compiled_without_a_break_and_for_any_seed() -> None:
@@ -269,6 +319,67 @@ def test_under_vmap_each_element_is_a_call_of_its_own(training: bool) -> None:
             assert torch.allclose(found[i], call(x[i], own, residual[:, i]), atol=1e-6)
     with pytest.raises(RuntimeError, match="random"):
         torch.vmap(lambda x: fuseline.bias_dropout_add(x, x, x, training=True))(x)
+
+
+@pytest.mark.parametrize(("device", "impl"), WHERE)
+@pytest.mark.parametrize("randomness", ["same", "different"])
+def test_under_vmap_without_a_seed_it_drops_as_torch_does(
+    randomness: str, device: str, impl: str
+) -> None:
+    x, none = torch.ones(3, 40, 64, device=device), torch.zeros(40, 64, device=device)
+
+    def call(x: Tensor) -> Tensor:
+        return fuseline.bias_dropout_add(x, none[0], none, 0.5, True, impl=impl)
+
+    def of_torch(x: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(x, 0.5)
+
+    def gradient(x: Tensor) -> Any:
+        return torch.func.grad(lambda x: call(x).sum())(x)
+
+    for f in (call, of_torch):
+        torch.manual_seed(4)
+        y = torch.vmap(f, randomness=randomness)(x)
+        assert torch.equal(y[0], y[1]) == torch.equal(y[1], y[2]) == (randomness == "same")
+        assert (y > 0).double().mean(dim=(1, 2)).sub(0.5).abs().max() < 0.06
+    torch.manual_seed(4)
+    y = torch.vmap(call, randomness=randomness)(x)
+    torch.manual_seed(4)
+    assert torch.equal(torch.vmap(gradient, randomness=randomness)(x), y)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("impl", ["auto", "triton", "eager"])
+def test_each_replay_of_a_graph_drops_other_elements(impl: str) -> None:
+    x = torch.ones(61, 256, device="cuda", requires_grad=True)
+    none = torch.zeros(61, 256, device="cuda")
+
+    def step() -> tuple[Tensor, Tensor]:
+        y = fuseline.bias_dropout_add(x, none[0], none, 0.5, True, impl=impl)
+        return y, torch.autograd.grad(y, x, torch.ones_like(y))[0]
+
+    def replays(seed: int) -> list[Tensor]:
+        torch.cuda.manual_seed(seed)
+        seen = []
+        for _ in range(3):
+            graph.replay()
+            assert torch.equal(dx, y.detach())  # the backward drops what the forward does
+            seen.append(y.detach().clone())
+        return seen
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y, dx = step()
+    first, again = replays(3), replays(3)
+    assert all(map(torch.equal, first, again))
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first[1], first[2])
+    assert all(0.45 < (t > 0).double().mean() < 0.55 for t in first)
 
 
 def test_traced_by_fx_it_draws_in_the_graph() -> None:

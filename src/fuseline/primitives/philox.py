@@ -11,7 +11,10 @@ from torch import Tensor
 
 
 def numbers(seed: int, n: int, device: torch.device) -> Tensor:
-    """The 32-bit numbers of elements 0 to n - 1, as int64."""
+    """Return the 32-bit numbers of elements 0 to n - 1, as int64.
+
+    In Python the seed may also be a tensor of int64 on the device, (), or (..., 1) for (..., n).
+    """
     low = 0xFFFFFFFF
     counter = torch.arange((n + 3) // 4, device=device)
     a, b = counter & low, counter >> 32
@@ -23,7 +26,7 @@ def numbers(seed: int, n: int, device: torch.device) -> Tensor:
         c = ((of_a >> 32) & low) ^ d ^ key1
         b, d = of_c & low, of_a & low
         key0, key1 = (key0 + 0x9E3779B9) & low, (key1 + 0xBB67AE85) & low
-    return torch.stack([a, b, c, d], -1).flatten()[:n]
+    return torch.stack([a, b, c, d], -1).flatten(-2)[..., :n]
 
 
 def threshold(p: float) -> int:
@@ -37,9 +40,13 @@ def scale(p: float) -> float:
 
 
 def dropout_factor(shape: List[int], p: float, seed: int, device: torch.device) -> Tensor:  # noqa: UP006
-    """What dropout multiplies each element by, in fp64: 0 or 1 / (1 - p)."""
+    """Return what dropout multiplies each element by, in fp64: 0 or 1 / (1 - p).
+
+    The seed is that of `numbers`; of (..., 1) seeds the result is (..., *shape).
+    """
     n = 1
     for size in shape:
         n *= size
     keep = numbers(seed, n, device) >= threshold(p)
-    return keep.view(shape).to(torch.float64) * scale(p)
+    lead = list(keep.shape[:-1])
+    return keep.view(lead + shape).to(torch.float64) * scale(p)

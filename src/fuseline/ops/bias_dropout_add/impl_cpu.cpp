@@ -104,20 +104,22 @@ struct Call {
 };
 
 Tensor bias_dropout_add(const Tensor& x, const Tensor& bias, const Tensor& residual, double p,
-                        bool training, std::optional<int64_t> seed) {
+                        bool training, std::optional<int64_t> seed,
+                        std::optional<Tensor> seed_tensor) {
   check(x, bias, residual);
-  const Dropout drawn = dropout(p, seed.value_or(0));
   const bool drop = training && p > 0;
-  STD_TORCH_CHECK(seed || !drop, "bias_dropout_add: seed is None, expected a number in training");
+  if (!drop && !seed) seed = 0;
+  const Dropout drawn = dropout(p, seed, seed_tensor);
   const Tensor out = allocate_in_layout_of(residual);
   const auto element = static_cast<int>(element_of(x));
   Call{{&out, &x, &bias, &residual}, drop ? &drawn : nullptr}.run(kernels().forward[element]);
   return out;
 }
 
-Tensor bias_dropout_add_bwd(const Tensor& dy, double p, int64_t seed) {
+Tensor bias_dropout_add_bwd(const Tensor& dy, double p, std::optional<int64_t> seed,
+                            std::optional<Tensor> seed_tensor) {
   kArgs.check_rows(dy);
-  const Dropout drawn = dropout(p, seed);
+  const Dropout drawn = dropout(p, seed, seed_tensor);
   const Tensor dx = allocate_in_layout_of(dy);
   const auto element = static_cast<int>(element_of(dy));
   Call{{&dx, &dy, nullptr, nullptr}, &drawn}.run(kernels().backward[element]);

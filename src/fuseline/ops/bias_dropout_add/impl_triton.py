@@ -20,7 +20,7 @@ from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rows import divide_up, halves
 
-Drop = tuple[float, int]  # p and seed
+Drop = tuple[float, int | Tensor]  # p, and the seed or a tensor on the device that has it
 Strides = tuple[int, ...]
 
 # Axes that a launch has: a tile's two and two around it; of more, one launch for each slice.
@@ -211,7 +211,10 @@ def _run(
             _run(out.select(outermost, i), slices, drop, wrap, rest, start)
         return
     counts = plan.counts if plan.kernel is flat_kernel else (*plan.counts, first)
-    launch(plan.kernel, plan.grid, (out, *operands, *counts, *_draw(drop)), plan.meta, wrap)
+    seed = drop[1] if drop else 0
+    held = seed if isinstance(seed, Tensor) else None
+    args = (out, *operands, held, *counts, *_draw(drop))
+    launch(plan.kernel, plan.grid, args, plan.meta, wrap)
 
 
 def _draw(drop: Drop | None) -> tuple[int, ...]:
@@ -220,7 +223,8 @@ def _draw(drop: Drop | None) -> tuple[int, ...]:
     p, seed = drop
     threshold = philox.threshold(p)
     signed = threshold - (1 << 32) if threshold >= 1 << 31 else threshold
-    return (seed, signed, *halves(philox.scale(p)))
+    number = 0 if isinstance(seed, Tensor) else seed
+    return (number, signed, *halves(philox.scale(p)))
 
 
 def _steps(t: Tensor) -> Strides:

@@ -49,14 +49,19 @@ def _store_sum(out, x, bias, residual, kept, mask, scale_high, scale_low):
 
 @triton.jit(do_not_specialize=["n", *_DRAW])
 def flat_kernel(
-    out_ptr, x_ptr, bias_ptr, residual_ptr, n, seed, threshold, scale_high, scale_low,
+    out_ptr, x_ptr, bias_ptr, residual_ptr, seed_ptr, n, seed, threshold, scale_high, scale_low,
     DROP: tl.constexpr, VEC: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Owns COLS consecutive elements: reads x, bias and residual once, writes out."""
+    """Owns COLS consecutive elements: reads x, bias and residual once, writes out.
+
+    The seed is the number or, if there is one, what seed_ptr points to.
+    """
     start = tl.program_id(0).to(tl.int64) * COLS
     at = start + tl.arange(0, COLS)
     kept = None
     if DROP:
+        if seed_ptr is not None:
+            seed = tl.load(seed_ptr)
         counter = (start >> 2) + tl.arange(0, COLS // 4)
         fours = _kept_by_fours(seed, counter[None, :], threshold.to(tl.uint32, bitcast=True))
         kept = tl.reshape(fours, (COLS,))
@@ -89,7 +94,7 @@ def _places(
 
 @triton.jit(do_not_specialize=[*_COUNTS, *_DRAW])
 def tile_kernel(
-    out_ptr, x_ptr, bias_ptr, residual_ptr, n_rows, n_cols, n_axis1,
+    out_ptr, x_ptr, bias_ptr, residual_ptr, seed_ptr, n_rows, n_cols, n_axis1,
     out_row, out_col, out_axis1, out_axis0, x_row, x_col, x_axis1, x_axis0,
     bias_row, bias_col, bias_axis1, bias_axis0,
     residual_row, residual_col, residual_axis1, residual_axis0,
@@ -101,7 +106,7 @@ def tile_kernel(
     """Owns ROWS x COLS elements of one slice: reads x, bias and residual once, writes out.
 
     X, BIAS, RESIDUAL: along which axis of the tile they are contiguous, if along one. DROP: along
-    which four elements share a counter; 3: no dropout.
+    which four elements share a counter; 3: no dropout. The seed is that of flat_kernel.
     """
     row_tiles = (n_rows + ROWS - 1) // ROWS
     col_tiles = (n_cols + COLS - 1) // COLS
@@ -114,6 +119,8 @@ def tile_kernel(
     cols = col_start + tl.arange(0, COLS)
     kept = None
     if DROP != 3:
+        if seed_ptr is not None:
+            seed = tl.load(seed_ptr)
         limit = threshold.to(tl.uint32, bitcast=True)
         start = first + axis1 * position_axis1 + axis0 * position_axis0
         if DROP == 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from fuseline.ops.bias_dropout_add import impl_eager
 from fuseline.primitives import philox
 from fuseline.primitives.triton import Wrap
 
+_transforms_active = torch._C._are_functorch_transforms_active
 _NAME = "bias_dropout_add"
 
 
@@ -26,7 +27,7 @@ def bias_dropout_add(
     residual: Tensor,
     p: float = 0.5,
     training: bool = False,
-    seed: int | None = None,
+    seed: int | Tensor | None = None,
     impl: str = "auto",
 ) -> Tensor:
     """Adds a bias, drops elements, and adds to the residual stream, in one pass.
@@ -38,10 +39,12 @@ def bias_dropout_add(
     bias      any shape that broadcasts to x's, such as (N,); x's dtype and device; any layout.
     residual  as x: its shape, dtype and device; any layout.
     p         the probability to drop an element, 0 to 1.
-    seed      64 bits, of training alone; None draws them from torch's default CPU generator, so
-              that torch.manual_seed repeats them. Which elements are dropped depends on the seed,
-              p and the place of an element in the logical order of x alone: not on layout, dtype,
-              implementation or device. A captured CUDA graph repeats the seed it was captured with.
+    seed      64 bits, of training alone: an int, or a tensor of int64 with shape () on x's device,
+              which is read there. None draws them from torch's default CPU generator; while a CUDA
+              graph is captured, from that of the device, so that each replay drops other elements;
+              under vmap as its `randomness` says. torch.manual_seed repeats all of these. Which
+              elements are dropped depends on the seed, p and the place of an element in the logical
+              order of x alone: not on layout, dtype, implementation or device.
     impl      "auto", or one of "cpu", "triton", "eager" (the plain formula).
 
     Returns y with x's shape and dtype in the memory layout of residual, whatever that of x and
@@ -55,35 +58,52 @@ def bias_dropout_add(
     implementation that cannot run here) before anything is launched.
     Source: bias_dropout_add of "Unit Test for Fusion".
     """
-    if training and seed is None:
-        tensors = (x, bias, residual)
+    if isinstance(seed, Tensor) or (training and seed is None):
+        tensors = (x, bias, residual, seed)
         if has_torch_function(tensors):  # torch.fx's proxies
             return handle_torch_function(  # type: ignore[no-any-return]
-                bias_dropout_add, tensors, *tensors, p, training, seed, impl
+                bias_dropout_add, tensors, x, bias, residual, p, training, seed, impl
             )
-        if is_compiling():
+        if seed is None and is_compiling():
             validate(x, bias, residual, p, training, 0)
             return impl_eager.bias_dropout_add(x, bias, residual, p, training)
-        seed = int(torch.randint(2**63 - 1, (), device="cpu"))
-    y: Tensor = operator.call(
-        SELECTOR, validate, bias_dropout_add, impl, x, bias, residual, p, training, seed
-    )
+    args = (x, bias, residual, p, training, *_seeds(x, training, seed))
+    y: Tensor = operator.call(SELECTOR, validate, bias_dropout_add, impl, *args)
     return y
 
 
+def _seeds(x: Tensor, training: bool, seed: int | Tensor | None) -> tuple[Any, ...]:
+    """Return the operator's last arguments: the seed, or None and a tensor that has it."""
+    if isinstance(seed, Tensor):
+        return None, seed
+    if seed is not None or not training:
+        return (seed,)
+    # A captured graph draws at each replay, vmap as it was told to; a number would be one for all.
+    captured = isinstance(x, Tensor) and x.is_cuda and torch.cuda.is_current_stream_capturing()
+    if captured or _transforms_active():
+        return None, torch.randint(2**63 - 1, (), device=x.device)
+    return (int(torch.randint(2**63 - 1, (), device="cpu")),)
+
+
 def validate(
-    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
+    x: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    p: float,
+    training: bool,
+    seed: int | None,
+    seed_tensor: Tensor | None = None,
 ) -> None:
     """Refuses what no implementation takes."""
     arguments.require_rows(_NAME, x)
     arguments.require_twin(_NAME, "residual", residual, x)
     arguments.require_broadcast(_NAME, "bias", bias, x)
-    _require_draw(p, seed)
-    if seed is None and training and p > 0:
+    _require_draw(x, p, seed, seed_tensor)
+    if seed is None and seed_tensor is None and training and p > 0:
         raise ValueError(f"{_NAME}: seed is None, expected a number in training")
 
 
-def _require_draw(p: float, seed: int | None) -> None:
+def _require_draw(x: Tensor, p: float, seed: int | None, seed_tensor: Tensor | None) -> None:
     if not isinstance(p, (Real, torch.SymFloat)):
         raise TypeError(f"{_NAME}: p is a {type(p).__name__}, expected a float")
     if not 0 <= p <= 1:
@@ -92,30 +112,36 @@ def _require_draw(p: float, seed: int | None) -> None:
         raise TypeError(f"{_NAME}: seed is a {type(seed).__name__}, expected an int or None")
     if seed is not None and not -(2**63) <= seed < 2**63:
         raise ValueError(f"{_NAME}: seed is {seed}, expected a signed number of 64 bits")
+    if seed_tensor is not None:
+        shape = torch.Size(())
+        arguments.require_exactly(_NAME, "seed", seed_tensor, shape, torch.int64, x.device)
 
 
-def _validate_bwd(dy: Tensor, p: float, seed: int) -> None:
+def _validate_bwd(
+    dy: Tensor, p: float, seed: int | None, seed_tensor: Tensor | None = None
+) -> None:
     arguments.require_rows(_NAME, dy, "dy")
-    _require_draw(p, seed)
+    _require_draw(dy, p, seed, seed_tensor)
+    if seed is None and seed_tensor is None:
+        raise ValueError(f"{_NAME}: seed is None, expected a number")
 
 
-def _fake(
-    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
-) -> Tensor:
-    validate(x, bias, residual, p, training, seed)
+def _fake(x: Tensor, bias: Tensor, residual: Tensor, *drop: Any) -> Tensor:
+    validate(x, bias, residual, *drop)
     return torch.empty_like(residual)
 
 
-def _fake_bwd(dy: Tensor, p: float, seed: int) -> Tensor:
-    _validate_bwd(dy, p, seed)
+def _fake_bwd(dy: Tensor, *drop: Any) -> Tensor:
+    _validate_bwd(dy, *drop)
     return torch.empty_like(dy)
 
 
-def _factor(shape: torch.Size, x: Tensor, p: float, seed: int | None) -> Tensor | float:
+def _factor(shape: torch.Size, x: Tensor, p: float, seed: int | Tensor | None) -> Tensor | float:
     """What dropout multiplies x by, in the type that x is computed in."""
     if seed is None:
         return 1.0
-    factor = philox.dropout_factor(list(shape), p, seed, x.device)
+    # The annotations there are TorchScript's; in Python a tensor computes as a number does.
+    factor = philox.dropout_factor(list(shape), p, cast(int, seed), x.device)
     return factor.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -128,12 +154,23 @@ def _sum(x: Tensor, bias: Tensor, residual: Tensor, factor: Tensor | float) -> T
     return (_times(x.to(wide) + bias, factor) + residual).to(x.dtype)
 
 
+def _key(seed: int | None, seed_tensor: Tensor | None) -> int | Tensor | None:
+    return seed if seed_tensor is None else seed_tensor
+
+
 def decomposed(
-    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
+    x: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    p: float,
+    training: bool,
+    seed: int | None,
+    seed_tensor: Tensor | None = None,
 ) -> Tensor:
     """The operator in torch operations that autograd, vmap and jvp can take apart."""
-    validate(x, bias, residual, p, training, seed)
-    return _sum(x, bias, residual, _factor(x.shape, x, p, seed if training else None))
+    validate(x, bias, residual, p, training, seed, seed_tensor)
+    key = _key(seed, seed_tensor) if training else None
+    return _sum(x, bias, residual, _factor(x.shape, x, p, key))
 
 
 def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
@@ -146,30 +183,30 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
             residual: Tensor,
             p: float,
             training: bool,
-            seed: int | None,
+            *seeds: Any,
         ) -> Any:
-            ctx.p, ctx.seed = p, seed if training and p > 0 else None
+            ctx.p, ctx.seed, *key = p, *seeds
+            ctx.drops = training and p > 0
+            ctx.save_for_backward(*key)
             ctx.bias_shape = bias.shape
-            return fwd(x, bias, residual, p, training, seed)
+            return fwd(x, bias, residual, p, training, *seeds)
 
         @staticmethod
         def backward(ctx: Any, dy: Tensor) -> Any:
-            need_x, need_bias, need_residual, *_ = ctx.needs_input_grad
-            dx = dy
-            if ctx.seed is not None and (need_x or need_bias):
+            need_x, need_bias, need_residual, *others = ctx.needs_input_grad
+            dx, seeds = dy, (ctx.seed, *ctx.saved_tensors)
+            if ctx.drops and (need_x or need_bias):
                 if contract.wants_graph((dy,)):
-                    dx = _times(dy, _factor(dy.shape, dy, ctx.p, ctx.seed)).to(dy.dtype)
+                    dx = _times(dy, _factor(dy.shape, dy, ctx.p, seeds[-1])).to(dy.dtype)
                 else:
-                    dx = bwd(dy, ctx.p, ctx.seed)
+                    dx = bwd(dy, ctx.p, *seeds)
             # One tensor for several inputs, as torch's addition returns it: autograd sees that it
             # has several owners and copies it where it would be kept or added to.
             return (
                 dx if need_x else None,
                 dx.sum_to_size(ctx.bias_shape) if need_bias else None,
                 dy if need_residual else None,
-                None,
-                None,
-                None,
+                *(None for _ in others),
             )
 
     return BiasDropoutAdd
@@ -185,28 +222,38 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
         p: float,
         training: bool,
         seed: int | None,
+        seed_tensor: Tensor | None = None,
     ) -> Any:
-        x_dim, bias_dim, residual_dim, *_ = in_dims
+        x_dim, bias_dim, residual_dim = in_dims[:3]
+        seed_dim = None if seed_tensor is None else in_dims[6]
         if info.batch_size:
             first = one(x, x_dim), one(bias, bias_dim), one(residual, residual_dim)
-            validate(*first, p, training, seed)
+            key = None if seed_tensor is None else one(seed_tensor, seed_dim)
+            validate(*first, p, training, seed, key)
         x = in_front(x, x_dim, info.batch_size)
         residual = in_front(residual, residual_dim, info.batch_size)
         if bias_dim is not None:
             bias = bias.movedim(bias_dim, 0)
             bias = bias.view(bias.shape[0], *(1,) * (x.dim() - bias.dim()), *bias.shape[1:])
-        if seed is None or not training:
-            return op(x, bias, residual, p, training, seed), 0
-        # All elements of the batch draw alike, as if they came one after the other.
-        return _sum(x, bias, residual, _factor(x.shape[1:], x, p, seed)), 0
+        if not training or p == 0:
+            return op(x, bias, residual, p, False, None), 0
+        # All elements of the batch draw alike, as if they came one after the other, unless each
+        # has a seed of its own.
+        own = _key(seed, seed_tensor)
+        if isinstance(own, Tensor) and seed_dim is not None:
+            own = own.unsqueeze(-1)
+        return _sum(x, bias, residual, _factor(x.shape[1:], x, p, own)), 0
 
     return rule
 
 
 CONTRACT = contract.Contract(
     name=_NAME,
-    args="Tensor x, Tensor bias, Tensor residual, float p, bool training, SymInt? seed",
-    bwd_args="Tensor dy, float p, SymInt seed",
+    args=(
+        "Tensor x, Tensor bias, Tensor residual, float p, bool training, SymInt? seed, "
+        "Tensor? seed_tensor=None"
+    ),
+    bwd_args="Tensor dy, float p, SymInt? seed, Tensor? seed_tensor=None",
     bwd_returns="Tensor",
     fake=_fake,
     fake_bwd=_fake_bwd,
@@ -225,25 +272,39 @@ def _triton_run(
     p: float,
     training: bool,
     seed: int | None,
+    seed_tensor: Tensor | None = None,
     wrap: Wrap | None = None,
 ) -> Tensor:
-    validate(x, bias, residual, p, training, seed)
-    drop = (p, seed) if training and p > 0 else None
+    validate(x, bias, residual, p, training, seed, seed_tensor)
+    drop = (p, _key(seed, seed_tensor)) if training and p > 0 else None
     y: Tensor = _triton().fwd(x, bias, residual, drop, wrap=wrap)
     return y
 
 
-def _triton_bwd(dy: Tensor, p: float, seed: int, wrap: Wrap | None = None) -> Tensor:
-    _validate_bwd(dy, p, seed)
-    dx: Tensor = _triton().bwd(dy, (p, seed), wrap=wrap)
+def _triton_bwd(
+    dy: Tensor,
+    p: float,
+    seed: int | None,
+    seed_tensor: Tensor | None = None,
+    wrap: Wrap | None = None,
+) -> Tensor:
+    _validate_bwd(dy, p, seed, seed_tensor)
+    dx: Tensor = _triton().bwd(dy, (p, _key(seed, seed_tensor)), wrap=wrap)
     return dx
 
 
 def _eager(
-    x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
+    x: Tensor,
+    bias: Tensor,
+    residual: Tensor,
+    p: float,
+    training: bool,
+    seed: int | None,
+    seed_tensor: Tensor | None = None,
 ) -> Tensor:
-    validate(x, bias, residual, p, training, seed)
-    y = impl_eager.bias_dropout_add(x, bias, residual, p, training, seed)
+    validate(x, bias, residual, p, training, seed, seed_tensor)
+    key = cast("int | None", _key(seed, seed_tensor))  # as for `_factor`
+    y = impl_eager.bias_dropout_add(x, bias, residual, p, training, key)
     laid_out = torch.empty_like(residual)
     return y if y.stride() == laid_out.stride() else laid_out.copy_(y)
 

@@ -107,6 +107,12 @@ _ERRORS = (
     _bad("p_nan", ValueError, "p", "nan", "0 to 1", p=float("nan")),
     _bad("p_text", TypeError, "p", "str", "float", p="half"),
     _bad("seed_text", TypeError, "seed", "str", "int", seed="one"),
+    _bad("seed_of_int32", ValueError, "seed", "int32", "int64",
+         seed=lambda d: torch.ones((), dtype=torch.int32, device=d)),
+    _bad("seed_of_two", ValueError, "seed", "(2,)", "()",
+         seed=lambda d: torch.ones(2, dtype=torch.int64, device=d)),
+    _bad("seed_elsewhere", ValueError, "seed", "meta",
+         seed=torch.ones((), dtype=torch.int64, device="meta")),
     _bad("seed_too_large", ValueError, "seed", "18446744073709551616", "64 bits", seed=1 << 64),
 )  # fmt: skip
 
