@@ -1,4 +1,4 @@
-"""Fused PyTorch operators at the speed of the memory."""
+"""Fused PyTorch operators that run at memory bandwidth."""
 
 from fuseline import nn
 from fuseline.ops import (
