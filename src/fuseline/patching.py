@@ -149,7 +149,7 @@ def _new(own: Any, form: Form) -> Any:
 
 
 def _parameters(module: Any) -> tuple[Any, Any]:
-    """The weight and the bias, each None where there is none; a bias may be a mere flag."""
+    """Return the weight and the bias, each None where there is none; a bias may be a mere flag."""
     bias = getattr(module, "bias", None)
     return module.weight, bias if isinstance(bias, Tensor) else None
 
@@ -188,7 +188,7 @@ def _looks_like_a_norm(module: Module) -> bool:
 
 
 def _unlike(module: Any) -> str | None:
-    """What about the structure of a module without children is not a norm's, or None."""
+    """Return what in the structure of a childless module is not a norm's, or None."""
     names = [name for name, _ in module.named_parameters()]
     if list(module.buffers()):
         return "it has buffers"
@@ -232,7 +232,7 @@ def _form(module: Any, impl: str) -> Form | str:
 
 
 def _forms(module: Any, impl: str) -> list[Form]:
-    """How it may spell the norm."""
+    """Return how it may spell the norm."""
     weight, bias = _parameters(module)
     eps_name = _eps_name(module)
     assert eps_name is not None
@@ -313,7 +313,7 @@ def _gap(module: Any, form: Form, dtype: torch.dtype, device: torch.device) -> f
 
 
 def _grouped(words: Iterable[Words]) -> Iterator[str]:
-    """One line for each class and reason: how many, and the first names."""
+    """Yield one line for each class and reason: how many, and the first names."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name, own, why in words:
         groups.setdefault((own, why), []).append(name or "the model itself")

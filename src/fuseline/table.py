@@ -10,6 +10,6 @@ from fuseline.core.spec import OpSpec
 
 
 def load() -> dict[str, OpSpec]:
-    """Operator name -> its spec, in alphabetical order."""
+    """Return operator name -> its spec, in alphabetical order."""
     names = sorted(module.name for module in pkgutil.iter_modules(ops.__path__) if module.ispkg)
     return {name: importlib.import_module(f"{ops.__name__}.{name}.spec").SPEC for name in names}

@@ -134,7 +134,7 @@ def enabled(ops: Iterable[str] | None = None) -> Iterator[None]:
 
 
 def status() -> Status:
-    """What is taken over now, and how many calls it has served."""
+    """Return what is taken over now, and how many calls it has served."""
     return Status(
         tuple(
             Served(
@@ -150,7 +150,7 @@ def status() -> Status:
 
 
 def _served(op: str, device: str, name: str) -> int:
-    """Calls served so far; -1 where the binary has nothing that would serve them."""
+    """Return the calls served so far; -1 if the binary has nothing that would serve them."""
     handle = native.status().handle
     words = (op, KEYS[device], name)
     return int(handle.fuseline_served(*(word.encode() for word in words))) if handle else -1
@@ -166,7 +166,7 @@ def _names(ops: Iterable[str] | None) -> list[str]:
 
 
 def _devices(op: str) -> tuple[str, ...]:
-    """The kinds of device that torch has kernels for and the binary ones that serve `op`."""
+    """Return the kinds of device that torch has kernels for and the binary ones that serve `op`."""
     built = {"cpu": True, "cuda": torch.backends.cuda.is_built()}
     (name, *_) = TAKEOVERS[op]
     return tuple(d for d in KEYS if built[d] and _served(op, d, name) >= 0)
@@ -186,7 +186,7 @@ def _check(op: str) -> None:
 
 
 def _enabled_by(ops: Iterable[str] | None) -> set[Pair]:
-    """What enable(ops) turns on; raises as it does."""
+    """Return what enable(ops) turns on; raises as it does."""
     wanted = _names(ops)
     for op in wanted:
         _check(op)
@@ -195,13 +195,13 @@ def _enabled_by(ops: Iterable[str] | None) -> set[Pair]:
 
 
 def _innermost() -> Decisions:
-    """Where a decision of this thread belongs: its innermost open block, else outside of all."""
+    """Return where a decision of this thread belongs: its innermost open block, or the process."""
     blocks = _blocks.get(threading.get_ident())
     return blocks[-1] if blocks else _outside
 
 
 def _wanted() -> dict[Pair, bool]:
-    """What is to be on: what an open block needs; where none says anything, as outside of them."""
+    """Return what is to be on: what an open block needs, else as outside of all blocks."""
     threads = [ChainMap(*reversed(blocks)) for blocks in _blocks.values()]
     pairs = {*_outside, *_on}.union(*threads)
     said = {pair: [thread[pair] for thread in threads if pair in thread] for pair in pairs}

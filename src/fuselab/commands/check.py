@@ -36,13 +36,13 @@ class Verdict:
         return [*found, *([self.death] if self.death else [])]
 
     def kinds(self) -> Iterator[tuple[str, int]]:
-        """Each check's first failure, and how many more there are of it."""
+        """Return each check's first failure, and how many more there are of it."""
         for _, alike in groupby(sorted(self.failures, key=_check), key=_check):
             first, *rest = alike
             yield first, len(rest)
 
     def worst(self) -> Iterator[str]:
-        """The largest error of each dtype's outputs and gradients on the spec's own cases."""
+        """Return the largest error of each dtype's outputs and gradients on the spec's cases."""
         figures = self.report.worst() if self.report else {}
         for (dtype, result), found in figures.items():
             ratio = "" if found.eager_ratio is None else f", {found.eager_ratio:.3g} x eager's"

@@ -21,7 +21,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def assert_fused(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """fuselab.assert_fused with the terms of the test's marks; a call's own come first."""
+    """Call fuselab.assert_fused with the terms of the test's marks; a call's own come first."""
     from fuselab.fusion.assertion import assert_fused as plain
 
     terms = _terms(request.node)

@@ -99,5 +99,5 @@ def _shape(t: Tensor) -> jax.ShapeDtypeStruct:
 
 
 def _only(cost: Any) -> dict[str, float]:
-    """Older jax has a list, an entry a device."""
+    """Return the only entry: older jax has a list, an entry a device."""
     return dict(cost[0] if isinstance(cost, list) else cost or {})

@@ -37,7 +37,7 @@ def draw(found: Sequence[Landscape], title: str, path: Path) -> None:
 
 
 def _map(axes: Axes, land: Landscape) -> None:
-    """A cell is the best tile of its size and warps, or the one that is kept, with a frame."""
+    """Draw a cell as the best tile of its size and warps, or the kept one, with a frame."""
     sizes = sorted({s.size for s in land.spots})
     warps = sorted({s.warps for s in land.spots})
     best = _best(land)

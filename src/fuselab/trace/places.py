@@ -30,7 +30,9 @@ class Entry:
 
 
 def entries(op: str) -> list[Entry]:
-    """Entries of "aten::mm" ("aten::add.Tensor"); none for operators that are not ATen's."""
+    """Return the entries of "aten::mm" ("aten::add.Tensor");
+    none for operators that are not ATen's.
+    """
     namespace, _, name = op.partition("::")
     if namespace != "aten":
         return []
@@ -38,7 +40,7 @@ def entries(op: str) -> list[Entry]:
 
 
 def makes(op: str) -> str:
-    """How an ATen operator is made, by its entry: structured, composite, a kernel a backend."""
+    """Return how an ATen operator is made: structured, composite, a kernel a backend."""
     for entry in entries(op):
         if entry.file == NATIVE:
             return _made(entry.text)
@@ -63,7 +65,7 @@ def _made(text: str) -> str:
 
 
 def _dispatched(text: str) -> list[str]:
-    """Keys of an entry's dispatch table."""
+    """Return the keys of an entry's dispatch table."""
     rows = text.partition("  dispatch:\n")[2].splitlines()
     table = takewhile(lambda row: row.startswith("    "), rows)
     return [key for row in table for key in row.partition(":")[0].strip().split(", ")]

@@ -84,7 +84,7 @@ def _keys(
 
 
 def _called_from_above(above: list[Row]) -> bool:
-    """Whether an event within these has all keys: no operator between ran its own kernel."""
+    """Return whether an event within these has all keys: no operator between ran its own kernel."""
     return all(not row.op or _hands_on(row) for row in above)
 
 

@@ -65,7 +65,9 @@ def unavailable() -> list[str]:
 
 
 def keys_of(tensors: Iterable[torch.Tensor]) -> torch._C.DispatchKeySet:
-    """Keys of a call with these tensors as this thread is set: modes add some, others are off."""
+    """Return the keys of a call with these tensors, as this
+    thread is set: modes add and hide some.
+    """
     keys = torch._C._dispatch_tls_local_include_set()
     for tensor in tensors:
         keys = keys | torch._C._dispatch_keys(tensor)
@@ -73,7 +75,7 @@ def keys_of(tensors: Iterable[torch.Tensor]) -> torch._C.DispatchKeySet:
 
 
 def walk(op: str, keys: torch._C.DispatchKeySet) -> Iterator[Step]:
-    """The steps of a call of `op` ("aten::mm", with ".overload" if it has one) with these keys."""
+    """Return the steps of a call of `op` ("aten::mm", with ".overload" if any) with these keys."""
     entries = table(op)
     for key in descending(keys):
         entry = entries.get(key)
@@ -86,7 +88,7 @@ def walk(op: str, keys: torch._C.DispatchKeySet) -> Iterator[Step]:
 
 
 def hides_another(op: str, key: str) -> bool:
-    """Whether another overload of this name has a kernel of its own at the key.
+    """Return whether another overload of this name has a kernel of its own at the key.
 
     A profiler shows no call of an operator within one of its own name: std.dim calls
     std.correction, and what is seen within is that one's.
@@ -99,7 +101,7 @@ def hides_another(op: str, key: str) -> bool:
 
 
 def descending(keys: torch._C.DispatchKeySet) -> Iterator[str]:
-    """Names of the keys, the one whose turn is first first."""
+    """Return the names of the keys, the one whose turn is first first."""
     while (highest := keys.highestPriorityTypeId()) != torch._C.DispatchKey.Undefined:
         yield str(highest).removeprefix("DispatchKey.")
         keys = keys.remove(highest)
@@ -119,7 +121,7 @@ def turn(key: str, entry: Entry | None) -> Turn:
 
 @cache
 def table(op: str) -> dict[str, Entry]:
-    """Computed table of an operator: key -> what is registered for it."""
+    """Return the computed table of an operator: key -> what is registered for it."""
     found = (_ENTRY.fullmatch(line) for line in torch._C._dispatch_dump_table(op).splitlines())
     return {m[1]: Entry(place=m[3], origin=m[4], falls_through=bool(m[2])) for m in found if m}
 

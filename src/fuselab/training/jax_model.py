@@ -29,7 +29,7 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
 
 def loss_of(params: Params, tokens: jax.Array, setting: Setting) -> jax.Array:
-    """Mean cross entropy of each next token, in fp32."""
+    """Return the mean cross entropy of each next token, in fp32."""
     cos, sin = (jnp.asarray(table, dtype=setting.dtype) for table in rope(setting))
     x = params["embedding"][tokens[:, :-1]]
     for i in range(setting.layers):

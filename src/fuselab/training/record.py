@@ -41,7 +41,7 @@ class Trained:
         return max(0.0, self.seconds[0] - self.step)
 
     def difference(self, other: Trained) -> float:
-        """Largest difference of the losses, step by step; NaN if there is one."""
+        """Return the largest difference of the losses, step by step; NaN if there is one."""
         found = [abs(a - b) for a, b in zip(self.losses, other.losses, strict=True)]
         return math.nan if any(map(math.isnan, found)) else max(found)
 

@@ -81,6 +81,6 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def loss_of(model: Callable[[Tensor], Tensor], tokens: Tensor) -> Tensor:
-    """Mean cross entropy of each next token, in fp32."""
+    """Return the mean cross entropy of each next token, in fp32."""
     logits = model(tokens[:, :-1])
     return F.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())

@@ -9,7 +9,7 @@ from fuseline.primitives import philox
 
 
 def dropout_factor(shape: tuple[int, ...], p: float, seed: int) -> Array:
-    """What dropout multiplies each element by, in fp64: 0 or 1 / (1 - p); needs 64-bit types."""
+    """Return dropout's factor for each element, in fp64: 0 or 1 / (1 - p); needs 64-bit types."""
     n = 1
     for size in shape:
         n *= size

@@ -16,7 +16,7 @@ EPS = {dtype: torch.finfo(dtype).eps for dtype in DTYPES}
 def require_tensor(
     op: str, x: Tensor, name: str = "x", dtypes: tuple[torch.dtype, ...] = DTYPES
 ) -> None:
-    """Refuses an x (called `name`) that is no strided tensor of one of the dtypes."""
+    """Refuse an x (called `name`) that is no strided tensor of one of the dtypes."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{op}: {name} is a {type(x).__name__}, expected a torch.Tensor")
     if x.dtype not in dtypes:
@@ -28,7 +28,7 @@ def require_tensor(
 def require_rows(
     op: str, x: Tensor, name: str = "x", dtypes: tuple[torch.dtype, ...] = DTYPES
 ) -> None:
-    """Refuses an x (called `name`) that is not (..., N) of one of the dtypes."""
+    """Refuse an x (called `name`) that is not (..., N) of one of the dtypes."""
     require_tensor(op, x, name, dtypes)
     if x.dim() == 0:
         raise ValueError(
@@ -37,7 +37,7 @@ def require_rows(
 
 
 def require_like(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") -> None:
-    """Refuses a second input whose dtype or device is not that of x (called `x_name`)."""
+    """Refuse a second input whose dtype or device is not that of x (called `x_name`)."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{op}: {name} is a {type(t).__name__}, expected a torch.Tensor")
     _require_strided(op, name, t)
@@ -47,7 +47,7 @@ def require_like(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") ->
 
 
 def require_twin(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") -> None:
-    """Refuses a second input whose shape, dtype or device is not that of x (called `x_name`)."""
+    """Refuse a second input whose shape, dtype or device is not that of x (called `x_name`)."""
     require_like(op, name, t, x, x_name)
     if t.shape != x.shape:
         raise ValueError(
@@ -56,7 +56,7 @@ def require_twin(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") ->
 
 
 def require_broadcast(op: str, name: str, t: Tensor, x: Tensor, or_float: bool = False) -> None:
-    """Refuses a second input whose shape does not broadcast to that of x, or of another kind.
+    """Refuse a second input whose shape does not broadcast to x's, or of another kind.
 
     or_float: it may also be of float32.
     """
@@ -76,7 +76,7 @@ def require_broadcast(op: str, name: str, t: Tensor, x: Tensor, or_float: bool =
 
 
 def require_along(op: str, dim: int, x: Tensor, name: str = "x") -> None:
-    """Refuses an x (called `name`) of no dtype of ours, and what is no dimension of it."""
+    """Refuse an x (called `name`) of no dtype of ours, and what is no dimension of it."""
     require_rows(op, x, name)
     if not isinstance(dim, int):
         raise TypeError(f"{op}: dim is a {type(dim).__name__}, expected an int")
@@ -85,7 +85,7 @@ def require_along(op: str, dim: int, x: Tensor, name: str = "x") -> None:
 
 
 def require_last(op: str, dim: int, x: Tensor, why: str) -> None:
-    """Refuses any dimension but the last, which is what `why` goes with."""
+    """Refuse any dimension but the last, which is what `why` goes with."""
     if dim == -1:
         return
     require_along(op, dim, x)
@@ -96,7 +96,7 @@ def require_last(op: str, dim: int, x: Tensor, why: str) -> None:
 def require_weight(
     op: str, weight: Tensor | None, x: Tensor, name: str = "x", own: str = "weight"
 ) -> None:
-    """Refuses a weight that is not (N,), of x's dtype or float32, beside x.
+    """Refuse a weight that is not (N,), of x's dtype or float32, beside x.
 
     The messages call x `name` and the weight `own`.
     """
@@ -111,7 +111,7 @@ def require_weight(
 
 
 def _require_like_or_float(op: str, own: str, t: Tensor, x: Tensor, name: str = "x") -> None:
-    """Refuses what may be None but not of another dtype than x's or float32, or elsewhere."""
+    """Refuse what may be None but not of another dtype than x's or float32, or elsewhere."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{op}: {own} is a {type(t).__name__}, expected a torch.Tensor or None")
     _require_strided(op, own, t)
@@ -122,7 +122,7 @@ def _require_like_or_float(op: str, own: str, t: Tensor, x: Tensor, name: str = 
 
 
 def require_eps(op: str, eps: float | None, x: Tensor) -> float:
-    """Refuses what is no number >= 0; returns eps, that of x's dtype for None."""
+    """Refuse what is no number >= 0; return eps, that of x's dtype for None."""
     if eps is None:
         return EPS[x.dtype]
     if not isinstance(eps, (Real, torch.SymFloat)):
@@ -133,7 +133,7 @@ def require_eps(op: str, eps: float | None, x: Tensor) -> float:
 
 
 def require_weight_offset(op: str, offset: float, weight: Tensor | None) -> float:
-    """Refuses what is no finite number, and any but 0 where there is no weight; returns it."""
+    """Refuse what is no finite number, and any but 0 where there is no weight; return it."""
     if not isinstance(offset, (Real, torch.SymFloat)):
         raise TypeError(f"{op}: weight_offset is a {type(offset).__name__}, expected a float")
     if not -math.inf < offset < math.inf:
@@ -146,7 +146,7 @@ def require_weight_offset(op: str, offset: float, weight: Tensor | None) -> floa
 def require_exactly(
     op: str, name: str, t: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> None:
-    """Refuses an argument of a backward that is not what the forward saved or gave."""
+    """Refuse an argument of a backward that is not what the forward saved or gave."""
     if (t.shape, t.dtype, t.device) != (shape, dtype, device):
         raise ValueError(
             f"{op}: {name} has shape {tuple(t.shape)}, {t.dtype}, on {t.device}, "

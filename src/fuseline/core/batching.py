@@ -6,16 +6,16 @@ from torch import Tensor
 
 
 def one(t: Tensor, batch_dim: int | None) -> Tensor:
-    """What one element of a batch sees of a tensor."""
+    """Return what one element of a batch sees of a tensor."""
     return t if batch_dim is None else t.select(batch_dim, 0)
 
 
 def in_front(t: Tensor, batch_dim: int | None, size: int) -> Tensor:
-    """The tensor with the batch as its first dimension, expanded if it has none."""
+    """Return the tensor with the batch as its first dimension, expanded if it has none."""
     return t.expand(size, *t.shape) if batch_dim is None else t.movedim(batch_dim, 0)
 
 
 def weight_in_front(weight: Tensor, batch_dim: int, dims: int) -> Tensor:
-    """A batch of weights that broadcasts over rows of `dims` dimensions, the batch's included."""
+    """Return a batch of weights that broadcasts over rows of `dims` dimensions, batch included."""
     weight = weight.movedim(batch_dim, 0)
     return weight.view(weight.shape[0], *(1,) * (dims - 2), weight.shape[-1])

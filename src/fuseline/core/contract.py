@@ -66,7 +66,7 @@ class Contract:
     returns: str = "Tensor"
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
-        """Operator name -> schema: public, the same without an autograd rule, forward, backward."""
+        """Return name -> schema: public, the same without an autograd rule, forward, backward."""
         forward = {
             f"{self.name}{suffix}": f"({self.args}) -> {self.returns}",
             f"_{self.name}{suffix}": f"({self.args}) -> {self.returns}",
@@ -94,7 +94,7 @@ class Kernels:
 
 
 def triton_beside(op: str) -> Callable[[], Any]:
-    """Imports impl_triton of the folder in which the module `op` lies, when it is first called.
+    """Import impl_triton of the folder in which the module `op` lies, when it is first called.
 
     Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
     """
@@ -142,7 +142,7 @@ class Variant:
         public, eager, apply = self.public, self._eager, self._eager_apply
 
         def call(*args: Any) -> Any:
-            """Runs the operator in eager code; the tensors decide how much machinery it needs."""
+            """Run the operator in eager code; the tensors decide how much machinery it needs."""
             needs_grad = False
             for a in args:
                 kind = type(a)
@@ -164,13 +164,13 @@ class Variant:
         return call
 
     def unavailable(self, wanted: str, device_type: str) -> str | None:
-        """Why the kernels for device type `wanted` cannot run on this one; None if they can."""
+        """Return why the kernels for device type `wanted` cannot run here; None if they can."""
         if device_type != wanted:
             return f"it needs x on {wanted}, got {device_type}"
         return self.missing.get(wanted)
 
     def autograd_rule(self, keyset: Any, *args: Any) -> Any:
-        """The public operator under autograd: first order by kernels, all else by the formula."""
+        """Run the public operator under autograd: first order by kernels, else by the formula."""
         tensors = [a for a in args if isinstance(a, Tensor)]
         if has_tangent(tensors):
             return self.decomposed(*args)
@@ -192,7 +192,7 @@ def _no_gradient(name: str) -> Function:
 
 
 def _by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Function]:
-    """The autograd.Function of an operator whose gradient is too rare for kernels of its own.
+    """Return the autograd.Function of an operator whose gradient has no kernels of its own.
 
     The tensors come first among the arguments.
     """
@@ -213,7 +213,7 @@ def _by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Func
 
 
 def has_tangent(tensors: Sequence[Tensor]) -> bool:
-    """Whether forward mode differentiates through one of the tensors.
+    """Return whether forward mode differentiates through one of the tensors.
 
     Compiled graphs enter their level in C++, unseen by forward_ad, so the tensors are asked.
     """
@@ -221,7 +221,7 @@ def has_tangent(tensors: Sequence[Tensor]) -> bool:
 
 
 def wants_graph(tensors: Sequence[Tensor | None]) -> bool:
-    """Whether a backward must itself be differentiable, in reverse or in forward mode."""
+    """Return whether a backward must itself be differentiable, in reverse or in forward mode."""
     return torch.is_grad_enabled() or (
         fwd_ad._current_level >= 0 and has_tangent([t for t in tensors if t is not None])
     )
@@ -230,7 +230,7 @@ def wants_graph(tensors: Sequence[Tensor | None]) -> bool:
 def differentiable_backward(
     decomposed: Function, args: Sequence[Any], needs: Sequence[bool], *dys: Tensor | None
 ) -> tuple[Tensor | None, ...]:
-    """The formula's gradients, which can themselves be differentiated where that is wanted.
+    """Return the formula's gradients, which can themselves be differentiated where that is wanted.
 
     dys: one for each output of `decomposed`, None where nothing came.
     """
@@ -253,7 +253,7 @@ def differentiable_backward(
 
 
 def implementations(contract: Contract, triton: Kernels | None, eager: Function) -> Selector:
-    """Registers an operator and says how to run it, in order of preference."""
+    """Register an operator; return its selector, in order of preference."""
     binary = native_variant(contract)
     choices = [
         Choice("cuda", binary.call, binary.public, partial(binary.unavailable, "cuda")),
@@ -267,7 +267,7 @@ def implementations(contract: Contract, triton: Kernels | None, eager: Function)
 
 
 def native_variant(contract: Contract) -> Variant:
-    """Registers the rules of the operators in the binary; without it, also their schemas."""
+    """Register the rules of the operators in the binary; without it, also their schemas."""
     binary = native.status()
     missing = {
         device: reason
@@ -285,7 +285,7 @@ def native_variant(contract: Contract) -> Variant:
 
 
 def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
-    """Registers a Triton implementation as <op>__triton; compiled graphs trace through it."""
+    """Register a Triton implementation as <op>__triton; compiled graphs trace through it."""
     functions = [kernels.run, kernels.run, *(f for f in (kernels.fwd, kernels.bwd) if f)]
     schemas = contract.schemas("__triton")
     for (name, schema), function in zip(schemas.items(), functions, strict=True):
@@ -298,7 +298,7 @@ def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
 
 
 def _direct(kernels: Kernels, bwd: Function) -> tuple[Function, Function]:
-    """The kernels without their operators; batched gradients need the operator's vmap rule."""
+    """Return the kernels without their operators; batched gradients need the vmap rule."""
     forward, backward = kernels.fwd or kernels.run, kernels.bwd
     assert backward is not None
 
@@ -310,7 +310,7 @@ def _direct(kernels: Kernels, bwd: Function) -> tuple[Function, Function]:
 
 
 def _trace_through(function: Function) -> Function:
-    """AOTAutograd's mode sees the kernel launches instead of the operator (as triton_op does)."""
+    """Let AOTAutograd's mode see kernel launches instead of the operator, as triton_op does."""
 
     def decompose(mode: Any, op: Any, types: Any, args: Any, kwargs: Any = None) -> Any:
         # Importing torch.export costs a second, and only a compiler gets here.

@@ -7,7 +7,7 @@ import os
 
 
 def triton_unavailable(device_type: str) -> str | None:
-    """Why Triton kernels cannot run on a device type, or None."""
+    """Return why Triton kernels cannot run on a device type, or None."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     if device_type == "cuda" or (

@@ -24,7 +24,7 @@ SUITE_DTYPES = {
 
 
 def grid() -> Iterator[tuple[tuple[int, int], tuple[str, ...]]]:
-    """The study's problem sizes, each with its suites."""
+    """Return the study's problem sizes, each with its suites."""
     for shape in product(_GRID, _GRID):
         yield shape, ("fusion", *_QUICK.get(shape, ()))
 
@@ -34,7 +34,7 @@ def _case(shape: tuple[int, ...], *suites: str) -> Case:
 
 
 def cases() -> tuple[Case, ...]:
-    """The suites fusion, fusion-quick, quick and check."""
+    """Return the suites fusion, fusion-quick, quick and check."""
     return (
         *(_case(shape, *suites) for shape, suites in grid()),
         *(_case(shape, "check") for shape in _CHECK),
@@ -44,21 +44,21 @@ def cases() -> tuple[Case, ...]:
 def normal(
     case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> Tensor:
-    """The case's tensor from N(0, 1)."""
+    """Return the case's tensor from N(0, 1)."""
     return torch.randn(case.args["shape"], dtype=dtype, device=device, generator=generator)
 
 
 def make_x(
     case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> Inputs:
-    """`make_inputs` of a spec whose only input is such an x."""
+    """Return the inputs of an operator whose only input is such an x."""
     return {"x": normal(case, dtype, device, generator)}
 
 
 def error_case(
     names: tuple[str, ...], name: str, error: type[Exception], *match: str, **change: object
 ) -> ErrorCase:
-    """Good rows of these names, but for what `change` replaces or adds."""
+    """Return good rows of these names, but for what `change` replaces or adds."""
 
     def make(device: torch.device) -> Inputs:
         good: Inputs = {n: torch.randn(3, 8, device=device) for n in names}
@@ -68,7 +68,7 @@ def error_case(
 
 
 def errors(first: str, *others: str) -> tuple[ErrorCase, ...]:
-    """The bad inputs of every operator on rows of these names: those of the first."""
+    """Return the bad inputs of every operator on rows of these names: those of the first."""
 
     def bad(name: str, error: type[Exception], *match: str, x: object) -> ErrorCase:
         return error_case((first, *others), name, error, first, *match, **{first: x})
@@ -81,7 +81,7 @@ def errors(first: str, *others: str) -> tuple[ErrorCase, ...]:
 
 
 def dim_errors(*names: str) -> tuple[ErrorCase, ...]:
-    """The bad dims of an operator on tensors of these names."""
+    """Return the bad dims of an operator on tensors of these names."""
     return (
         error_case(names, "dim_too_large", ValueError, "dim", "2", "-2 to 1", dim=2),
         error_case(names, "dim_too_small", ValueError, "dim", "-3", "-2 to 1", dim=-3),

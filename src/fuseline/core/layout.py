@@ -10,7 +10,7 @@ from fuseline.core import native
 
 
 def dense(t: torch.Tensor | None) -> torch.Tensor | None:
-    """The tensor itself if it is contiguous, else a copy."""
+    """Return the tensor itself if it is contiguous, else a copy."""
     if t is None or (t.is_contiguous() and not t.is_neg()):
         return t
     native.count_copy()
@@ -18,14 +18,18 @@ def dense(t: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def flat(t: torch.Tensor) -> torch.Tensor:
-    """The elements in one dimension, contiguous: reshape(-1) leaves an expanded one as it is."""
+    """Return the elements in one dimension, contiguous;
+    reshape(-1) leaves an expanded one as is.
+    """
     contiguous = dense(t)
     assert contiguous is not None
     return contiguous.view(-1)
 
 
 def as_rows(t: torch.Tensor) -> torch.Tensor:
-    """(..., N) as (rows, N) with last stride 1: a view where one row stride allows, else a copy."""
+    """Return (..., N) as (rows, N) with last stride 1: a view
+    if one row stride allows, or a copy.
+    """
     n = t.shape[-1]
     rows = prod(t.shape[:-1])
     if (t.stride(-1) == 1 or n <= 1) and not t.is_neg():

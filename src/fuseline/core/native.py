@@ -32,11 +32,11 @@ class Native:
     handle: ctypes.CDLL | None = None
 
     def has(self, device_type: str) -> bool:
-        """Whether the binary holds kernels for a device type ("cpu", "cuda")."""
+        """Return whether the binary holds kernels for a device type ("cpu", "cuda")."""
         return self.why_not(device_type) is None
 
     def why_not(self, device_type: str) -> str | None:
-        """Why it holds none, and what mends that; None if it does."""
+        """Return why it holds none, and what fixes that; None if it does."""
         if self.state != "loaded":
             return f"fuseline's binary is {self.state}: {self.cause}; {self.remedy}"
         if device_type == "cuda" and self.build["nvcc"] is None:
@@ -60,13 +60,13 @@ def _find() -> Path | None:
 
 
 def operators() -> list[str]:
-    """Qualified names of all operators that this process has so far."""
+    """Return the qualified names of all operators that this process has so far."""
     names: list[str] = torch._C._dispatch_get_all_op_names()
     return names
 
 
 def _is_cut_short(path: Path) -> bool:
-    """Whether an ELF file ends before its section headers: to map such a file kills the process."""
+    """Return whether an ELF file ends before its section headers: mapping it kills the process."""
     with path.open("rb") as file:
         header = file.read(64)
     if len(header) < 64 or header[:4] != b"\x7fELF":
@@ -79,7 +79,7 @@ def _is_cut_short(path: Path) -> bool:
 
 @cache
 def status() -> Native:
-    """Loads the binary at the first call; its state ever after."""
+    """Load the binary at the first call; return its state."""
     path = _find()
     if path is None:
         return Native("missing", f"no {LIBRARY} in the installed package", REBUILD)
@@ -106,7 +106,9 @@ def status() -> Native:
 
 
 def why_no_kernel(operator: str, device_type: str) -> str | None:
-    """Why the binary runs an operator (a qualified name) on no such device; None if it does."""
+    """Return why the binary has no such kernel of an operator
+    (a qualified name); None if it has.
+    """
     reason = status().why_not(device_type)
     key = device_type.upper()
     if reason is None and not torch._C._dispatch_has_kernel_for_dispatch_key(operator, key):
@@ -118,19 +120,19 @@ _python_copies = 0
 
 
 def count_copy() -> None:
-    """Counts a layout copy made in Python (those in C++ count themselves)."""
+    """Count a layout copy made in Python (those in C++ count themselves)."""
     global _python_copies
     _python_copies += 1
 
 
 def copies() -> int:
-    """Layout copies made by all operators of this process so far."""
+    """Return the layout copies made by all operators of this process so far."""
     handle = status().handle
     return _python_copies + (int(handle.fuseline_copies()) if handle else 0)
 
 
 def debug_fill(on: bool) -> None:
-    """Fills every output that the binary allocates with NaN, so that unwritten elements show."""
+    """Fill every output that the binary allocates with NaN, so that unwritten elements show."""
     handle = status().handle
     if handle:
         handle.fuseline_debug_fill(on)

@@ -24,7 +24,7 @@ def call(
     impl: str,
     *args: Any,
 ) -> Any:
-    """Runs `impl` on args, the first of which is a tensor; public(*args, impl=impl) was called.
+    """Run `impl` on args, the first of which is a tensor; public(*args, impl=impl) was called.
 
     validate(*args) refuses what no implementation takes.
     """
@@ -49,7 +49,7 @@ def saving_output(
     decomposed: Callable[[Tensor, int], Tensor],
     gradient: Callable[[Tensor, Tensor, int], Tensor],
 ) -> contract.Contract:
-    """The contract of an operator along one dimension of x that saves its output y alone.
+    """Return the contract of an operator along one dimension of x that saves its output y alone.
 
     gradient(dy, y, dim) is the formula of dx in differentiable torch operations.
     """
@@ -129,7 +129,7 @@ class SavingInput:
         )
 
     def validate_bwd(self, *args: Any) -> None:
-        """Refuses what no backward takes: the outputs' gradients, x, what was saved, and dim."""
+        """Refuse what no backward takes: the outputs' gradients, x, what was saved, and dim."""
         count = len(self.outputs)
         end = count + 1 + len(self.saved)
         dys, x, saved, dim = args[:count], args[count], args[count + 1 : end], args[end:]
@@ -184,12 +184,12 @@ class SavingInput:
 
 
 def _tensors(names: tuple[str, ...]) -> str:
-    """The schema's type of as many tensors."""
+    """Return the schema's type of as many tensors."""
     return f"({', '.join(['Tensor'] * len(names))})" if len(names) > 1 else "Tensor"
 
 
 def vmap_over_rows(validate: Callable[..., None], along: bool = False) -> Callable[..., Any]:
-    """The vmap rule of an operator whose tensors all have leading dimensions that are rows.
+    """Return the vmap rule of an operator whose tensors all have leading dimensions that are rows.
 
     along: its last argument is a dimension, which is one further with the batch in front.
     """

@@ -17,7 +17,7 @@ _QUICK = {(4, 128, 32), (4, 128, 1027), (4, 512, 1024)}
 
 
 def case(shape: tuple[int, ...], *suites: str, weight: str = "same", offset: float = 0.0) -> Case:
-    """Rows of one shape; weight: "same" dtype as theirs, "float32" or "none"; what is added to it.
+    """Return rows of one shape; weight: "same" dtype, "float32" or "none"; and its offset.
 
     Only inputs with an offset have a `weight_offset`.
     """
@@ -27,7 +27,7 @@ def case(shape: tuple[int, ...], *suites: str, weight: str = "same", offset: flo
 
 
 def cases(seed_suite: str) -> tuple[Case, ...]:
-    """The seed's shapes under the name of their suite, and the suites quick, check and long."""
+    """Return the seed's shapes under their suite's name, and the suites quick, check and long."""
     seed = [
         case((4, rows, n), seed_suite, *(("quick",) if (4, rows, n) in _QUICK else ()))
         for rows in _SEED_ROWS
@@ -45,7 +45,7 @@ def cases(seed_suite: str) -> tuple[Case, ...]:
 def make_inputs(
     *names: str,
 ) -> Callable[[Case, torch.dtype, torch.device, torch.Generator], Inputs]:
-    """`make_inputs` of a spec whose inputs are rows of these names, then weight and eps."""
+    """Return the inputs of an operator on rows of these names, then weight and eps."""
 
     def make(
         case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
@@ -71,7 +71,7 @@ def make_inputs(
 def error_case(
     names: tuple[str, ...], name: str, error: type[Exception], *match: str, **change: object
 ) -> ErrorCase:
-    """Good rows of these names, weight and eps, but for what `change` replaces or makes."""
+    """Return good rows of these names, weight and eps, but for what `change` replaces or makes."""
 
     def make(device: torch.device) -> Inputs:
         good: Inputs = {
@@ -85,7 +85,7 @@ def error_case(
 
 
 def errors(*names: str) -> tuple[ErrorCase, ...]:
-    """The bad inputs of every norm over rows: those of x, weight and eps."""
+    """Return the bad inputs of every norm over rows: those of x, weight and eps."""
 
     def bad(name: str, error: type[Exception], *match: str, **change: object) -> ErrorCase:
         return error_case(names, name, error, *match, **change)

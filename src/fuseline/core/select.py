@@ -48,12 +48,12 @@ class Selector:
         self.calls["auto", "meta"] = self._traced["auto", "meta"] = on_meta
 
     def traced(self, impl: str, device_type: str) -> Callable[..., Any]:
-        """What a compiler is to see of an implementation; raises as a look-up in `calls` does."""
+        """Return what a compiler sees of an implementation; raise as a look-up in `calls` does."""
         call = self._traced.get((impl, device_type))
         return self.fallback(impl, device_type).traced if call is None else call
 
     def unavailable(self, impl: str, device_type: str) -> str | None:
-        """Why `impl` cannot run on a device type, or None; ValueError if there is no such name."""
+        """Return why `impl` cannot run on a device type, or None; raise ValueError if unknown."""
         for choice in self.choices:
             if choice.name == impl:
                 return choice.unavailable(device_type)
@@ -61,7 +61,7 @@ class Selector:
         raise ValueError(f"{self.op}: impl is {impl!r}, expected one of: {have}")
 
     def fallback(self, impl: str, device_type: str) -> Choice:
-        """What serves "auto" where nothing else can; RuntimeError for a name."""
+        """Return what serves "auto" if nothing else can; raise RuntimeError for a name."""
         if impl != "auto":
             reason = self.unavailable(impl, device_type)
             raise RuntimeError(f"{self.op}: impl {impl!r} cannot run here: {reason}")

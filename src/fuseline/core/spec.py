@@ -61,7 +61,7 @@ class Budget:
     gradients: bool = False
 
     def held_by(self, role: str) -> Budget:
-        """The limits in that role: where terms cancel, only ours must have digits left."""
+        """Return the limits in that role: where terms cancel, only ours must have digits left."""
         return self if role == "ours" else replace(self, gradients=True)
 
 
@@ -93,7 +93,7 @@ class Implementation:
 
 
 def ours(public: Callable[..., Any], selector: Selector, *names: str) -> tuple[Implementation, ...]:
-    """The implementations `names` of an operator, each through its public function."""
+    """Return the implementations `names` of an operator, each through its public function."""
     return tuple(
         Implementation(
             name,
@@ -129,7 +129,7 @@ class Tuning:
         return (*self.rows, None)
 
     def tiles(self, key: Key, row: int | None, present: Table) -> dict[str, Tile]:
-        """Tiles to compare, by their names as implementations; the present one first."""
+        """Return the tiles to compare, by their names as implementations; the present one first."""
         direction: Direction = "bwd" if key[0] == "bwd" else "fwd"
         # Any length beyond the last class has the tile of all others there.
         now = present.tile(*key, self.rows[-1] + 1 if row is None else row)

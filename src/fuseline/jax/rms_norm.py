@@ -16,7 +16,7 @@ DTYPES = ("float64", "float32", "float16", "bfloat16")
 
 
 def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Array:
-    """y = x * rsqrt(mean(x^2) + eps) * weight over the last dimension, by fuseline's kernel.
+    """Return y = x * rsqrt(mean(x^2) + eps) * weight over the last dimension, by fuseline's kernel.
 
     x [..., n] fp64, fp32, fp16 or bf16 on the CPU or an NVIDIA GPU; weight [n] in x's dtype or
     fp32, or None for 1. Returns y like x. Under jit, grad (reverse mode, once) and vmap (one call

@@ -30,12 +30,12 @@ def numbers(seed: int, n: int, device: torch.device) -> Tensor:
 
 
 def threshold(p: float) -> int:
-    """An element whose number is below it is dropped, with probability p."""
+    """Return the number below which an element is dropped, with probability p."""
     return min(int(p * 4294967296.0), 0xFFFFFFFF)
 
 
 def scale(p: float) -> float:
-    """The factor of what is kept; the one element in 2^32 that p = 1 leaves is 0 too."""
+    """Return the factor of what is kept; the one element in 2^32 that p = 1 leaves is 0 too."""
     return 1.0 / (1.0 - p) if p < 1.0 else 0.0
 
 

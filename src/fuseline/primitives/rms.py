@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
-    """What the statistics of x's rows are computed and saved in."""
+    """Return what the statistics of x's rows are computed and saved in."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def normalised(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
-    """The norm of x times weight_offset + weight, which autograd, vmap and jvp can take apart.
+    """Return the norm of x times weight_offset + weight, open to autograd, vmap and jvp.
 
     The weight may be any that broadcasts. Rows are scaled by a power of two first, so that no
     square overflows; the scale cancels.

@@ -9,17 +9,17 @@ from fuseline.primitives.rms import statistics_dtype
 
 
 def softmax(x: Tensor, dim: int) -> Tensor:
-    """exp(x) / sum(exp(x)), rounded once."""
+    """Return exp(x) / sum(exp(x)), rounded once."""
     return torch.softmax(x, dim, dtype=statistics_dtype(x)).to(x.dtype)
 
 
 def log_softmax(x: Tensor, dim: int) -> Tensor:
-    """log(softmax(x)), rounded once."""
+    """Return log(softmax(x)), rounded once."""
     return torch.log_softmax(x, dim, dtype=statistics_dtype(x)).to(x.dtype)
 
 
 def gradient(dy: Tensor, y: Tensor, dim: int) -> Tensor:
-    """y * (dy - sum(dy * y)), rounded once."""
+    """Return y * (dy - sum(dy * y)), rounded once."""
     dtype = statistics_dtype(y)
     dy, p = dy.to(dtype), y.to(dtype)
     dx: Tensor = p * (dy - (dy * p).sum(dim, keepdim=True))
@@ -27,7 +27,7 @@ def gradient(dy: Tensor, y: Tensor, dim: int) -> Tensor:
 
 
 def log_gradient(dy: Tensor, y: Tensor, dim: int) -> Tensor:
-    """dy - exp(y) * sum(dy), rounded once."""
+    """Return dy - exp(y) * sum(dy), rounded once."""
     dtype = statistics_dtype(y)
     dy = dy.to(dtype)
     return (dy - y.to(dtype).exp() * dy.sum(dim, keepdim=True)).to(y.dtype)

@@ -41,12 +41,12 @@ NOTHING_RIGHT = ErrorFigures(math.inf, math.inf, math.inf, math.inf)
 
 
 def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The outputs of a call as a tuple, whether it returned one tensor or several."""
+    """Return the outputs of a call as a tuple, whether it returned one tensor or several."""
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
 
 
 def gradient_names(spec: OpSpec, inputs: Inputs) -> tuple[str, ...]:
-    """The `differentiable` inputs that are present and floating."""
+    """Return the `differentiable` inputs that are present and floating."""
     return tuple(n for n in spec.differentiable if _is_floating(inputs.get(n)))
 
 
@@ -72,7 +72,7 @@ def run(
 
 
 def make_dys(outputs: Sequence[Tensor], generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Output gradients from N(0, 1), each with its output's dtype, device and shape."""
+    """Return the output gradients from N(0, 1), each with its output's dtype, device and shape."""
     return tuple(_normal_like(y, generator) for y in outputs)
 
 
@@ -83,7 +83,8 @@ def errors(
     results: Mapping[str, Tensor],
     dys: tuple[Tensor, ...] | None = None,
 ) -> dict[str, ErrorFigures]:
-    """Error of every output ("fwd") or gradient ("bwd") against `spec.reference` in fp64.
+    """Return the error of every output ("fwd") or gradient
+    ("bwd") against `spec.reference` in fp64.
 
     Works in row chunks of about 2^24 elements, 2^19 on a CPU. fp64 results for up to 2^18 input
     elements are held against `spec.longdouble` where the spec has one.
@@ -113,7 +114,7 @@ def over_budget(
     mine: ErrorFigures,
     eager: ErrorFigures | None,
 ) -> str | None:
-    """Why `mine` exceeds the budget, with figures, or None.
+    """Return why `mine` exceeds the budget, with figures, or None.
 
     The forward is judged in ULP, gradients in eps * max|gradient|. Eager serves as yardstick only
     while it has some right digits itself.
@@ -210,13 +211,13 @@ class _Tally:
 
 
 def _added(spec: OpSpec, inputs: Inputs, name: str) -> Tensor | None:
-    """The spec's `added` to the first output, in fp64."""
+    """Return the spec's `added` to the first output, in fp64."""
     added = spec.added(**inputs) if spec.added and name == "out0" else None
     return added if added is None else added.to(torch.float64)
 
 
 def ulp(ref: Tensor, dtype: torch.dtype) -> Tensor:
-    """The spacing of `dtype` at each element of the fp64 tensor ref, subnormals included."""
+    """Return the spacing of `dtype` at each element of the fp64 tensor ref, subnormals included."""
     info = torch.finfo(dtype)
     exponent = torch.frexp(ref).exponent - 1
     power = torch.ldexp(torch.ones_like(ref), exponent).clamp(min=info.tiny)
@@ -237,7 +238,7 @@ def _chunks(
     results: Mapping[str, Tensor],
     dys: tuple[Tensor, ...] | None,
 ) -> Iterator[_Part]:
-    """The case as it is where it is small or has no rows, else slices of its rows."""
+    """Return the case as it is where it is small or has no rows, else slices of its rows."""
     rowed = {n: inputs[n] for n in spec.row_inputs if isinstance(inputs.get(n), Tensor)}
     leads = {t.shape[: t.dim() - spec.row_ndim] for t in rowed.values()}
     largest = max((t.numel() for t in rowed.values()), default=0)
@@ -268,7 +269,7 @@ def _chunks(
 def oracle(
     spec: OpSpec, inputs: Inputs, direction: Direction, dys: tuple[Tensor, ...] | None
 ) -> dict[str, Tensor]:
-    """The reference's outputs ("fwd") or gradients ("bwd") in fp64, in one piece."""
+    """Return the reference's outputs ("fwd") or gradients ("bwd") in fp64, in one piece."""
     exact = {n: v.to(torch.float64) if _is_floating(v) else v for n, v in inputs.items()}
     if direction == "fwd":
         with torch.no_grad():

@@ -134,7 +134,7 @@ def _ask(trial: Trial, name: str, question: Question) -> Iterator[Finding]:
 def _sized_cases(
     spec: OpSpec, cases: Sequence[str | Case] | None, device: torch.device, level: Level
 ) -> list[_Sized]:
-    """The cases to check with their sizes in elements, smallest first."""
+    """Return the cases to check with their sizes in elements, smallest first."""
     wanted: list[Case] = (
         [_named(spec, c) for c in cases]
         if cases
@@ -150,7 +150,7 @@ def _sized_cases(
 
 
 def _small_cases(sized: list[_Sized], level: Level) -> list[Case]:
-    """The cases that get every question; "quick" takes few, but one of every kind of input."""
+    """Return the cases that get every check; "quick" takes few, but one of every kind of input."""
     small = [s for s in sized if s.elements <= SMALL[level]] or sized[:1]
     if level == "quick":
         kinds = {s.kind: s for s in reversed(small)}.values()
@@ -170,7 +170,7 @@ def _named(spec: OpSpec, case: str | Case) -> Case:
 
 
 def _size(spec: OpSpec, case: Case, device: torch.device) -> _Sized:
-    """The case's size, found without allocating its inputs where make_inputs allows that."""
+    """Return the case's size, found without allocating its inputs where make_inputs allows that."""
     try:
         with FakeTensorMode():
             inputs = _first_inputs(spec, case, device)

@@ -43,7 +43,7 @@ class SecondLook:
     def over_budget(
         self, name: str, dtype: torch.dtype, mine: ErrorFigures, eager: ErrorFigures | None
     ) -> str | None:
-        """As `accuracy.over_budget`, with eager's worst of several draws for a yardstick.
+        """Return as `accuracy.over_budget`, but with eager's worst of several draws as yardstick.
 
         Where the roundings alone move the gradient by more than it is fair to judge by, that
         movement takes the place of eps * max|gradient|.
@@ -78,7 +78,7 @@ class SecondLook:
             yield inputs, tuple(self._nudged(dy, dtype) for dy in self.dys)
 
     def _nudged(self, value: Any, dtype: torch.dtype) -> Any:
-        """The value with every element moved by about one ULP; narrower inputs stay as they are."""
+        """Return the value with every element moved by about one ULP; narrower inputs unchanged."""
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
         eps = torch.finfo(dtype).eps

@@ -27,7 +27,7 @@ CROWD = (1 << 16) + 5
 
 
 def lengths(trial: Trial) -> Iterator[Finding]:
-    """Rows of other lengths: one element, odd, longer than a block."""
+    """Check rows of other lengths: one element, odd, longer than a block."""
     inputs = trial.inputs()
     few = rows.first(trial, inputs, FEW_ROWS)
     if few is None:
@@ -40,7 +40,7 @@ def lengths(trial: Trial) -> Iterator[Finding]:
 
 
 def crowd(trial: Trial) -> Iterator[Finding]:
-    """So many short rows that a grid shows its limits, twice with the same bits."""
+    """Check so many short rows that a grid shows its limits, twice with the same bits."""
     inputs = rows.with_length(trial, trial.inputs(), SHORT)
     if inputs is None or trial.dtype == torch.float64:
         return
@@ -58,7 +58,7 @@ def crowd(trial: Trial) -> Iterator[Finding]:
 
 
 def _varied(trial: Trial, inputs: Inputs) -> Inputs:
-    """No row twice: of a few values eager's worst is a matter of luck, and so were the limit."""
+    """Return inputs without equal rows: of few values eager's worst would be a matter of luck."""
     generator, changed = trial.generator("crowd"), dict(inputs)
     for name in sorted(floating(inputs).keys() & set(trial.row_names(inputs))):
         value = inputs[name]
@@ -68,7 +68,7 @@ def _varied(trial: Trial, inputs: Inputs) -> Inputs:
 
 
 def zeros(trial: Trial) -> Iterator[Finding]:
-    """A row of zeros, and zeros at both ends of what the rows share."""
+    """Check a row of zeros, and zeros at both ends of what the rows share."""
     inputs = dict(trial.inputs())
     in_rows = trial.row_names(inputs)
     for name, tensor in floating(inputs).items():
@@ -82,7 +82,7 @@ def zeros(trial: Trial) -> Iterator[Finding]:
 
 
 def incoming(trial: Trial) -> Iterator[Finding]:
-    """Output gradients that are large, small, zero, NaN in one place, or the input itself."""
+    """Check output gradients that are large, small, zero, NaN in one place, or the input itself."""
     inputs = trial.inputs()
     if not gradient_names(trial.spec, inputs):
         return
@@ -105,7 +105,7 @@ def incoming(trial: Trial) -> Iterator[Finding]:
 
 
 def takes(trial: Trial, inputs: Inputs) -> bool:
-    """Whether the implementation accepts these inputs at all."""
+    """Return whether the implementation accepts these inputs at all."""
     try:
         trial.call(inputs)
     except Exception:
@@ -114,7 +114,7 @@ def takes(trial: Trial, inputs: Inputs) -> bool:
 
 
 def worse_than_eager(trial: Trial, inputs: Inputs, dys: Dys | None = None) -> str | None:
-    """Why a result is wrong (the backward's alone, given dys), or None.
+    """Return why a result is wrong (the backward's alone, given dys), or None.
 
     None as well where the reference has no finite answer, or where eager is wrong itself.
     """

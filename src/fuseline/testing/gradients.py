@@ -22,7 +22,7 @@ FAST_JACOBIAN = 1 << 16
 
 
 def presence(trial: Trial) -> Iterator[Finding]:
-    """A right gradient for every set of inputs that ask for one, and no graph where none asks."""
+    """Check a gradient for every set of inputs that require one, and no graph where none does."""
     inputs = trial.inputs()
     names = gradient_names(trial.spec, inputs)
     if not names:
@@ -34,17 +34,17 @@ def presence(trial: Trial) -> Iterator[Finding]:
 
 
 def gradcheck(trial: Trial) -> Iterator[Finding]:
-    """First derivatives against finite differences."""
+    """Check first derivatives against finite differences."""
     yield from _differences(trial, "gradcheck")
 
 
 def gradgradcheck(trial: Trial) -> Iterator[Finding]:
-    """Second derivatives against finite differences."""
+    """Check second derivatives against finite differences."""
     yield from _differences(trial, "gradgradcheck")
 
 
 def second_order(trial: Trial) -> Iterator[Finding]:
-    """Gradients with a graph of their own: right, and so are the gradients of these."""
+    """Check gradients with a graph of their own, and the gradients of these."""
     inputs = trial.inputs()
     names = gradient_names(trial.spec, inputs)
     if not names or trial.dtype not in (torch.float32, torch.float64):
@@ -68,7 +68,7 @@ def second_order(trial: Trial) -> Iterator[Finding]:
 def _twice(
     fn: Callable[..., Any], inputs: Inputs, names: tuple[str, ...], dys: tuple[Tensor, ...]
 ) -> tuple[Results, Results]:
-    """The gradients with their graph, and those of the sum of their squares (0 for none)."""
+    """Return the gradients with their graph, and those of the sum of their squares (0 for none)."""
     leaves = {n: inputs[n].detach().clone().requires_grad_() for n in names}
     with torch.enable_grad():
         live = [
@@ -154,6 +154,6 @@ def _differences(trial: Trial, which: str) -> Iterator[Finding]:
 
 
 def _tiny(trial: Trial) -> Inputs:
-    """The case with at most two of its rows."""
+    """Return the case with at most two of its rows."""
     inputs = trial.inputs()
     return rows.first(trial, inputs, 2) or inputs

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def relayouts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """The layouts that the tensor's rank allows, by name.
+    """Return the layouts that the tensor's rank allows, by name.
 
     All hold the values of `tensor`, except "expanded", where the first slice stands for all.
     """
@@ -33,7 +33,7 @@ def relayouts(tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
 
 
 def misaligned(tensor: Tensor) -> Tensor:
-    """The tensor, contiguous, one element past the start of its allocation."""
+    """Return the tensor, contiguous, one element past the start of its allocation."""
     return _fill(_gaps(tensor, tensor.numel() + 2)[1:-1].view(tensor.shape), tensor)
 
 

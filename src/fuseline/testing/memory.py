@@ -28,7 +28,7 @@ Dys = tuple[Tensor, ...]
 
 
 def unchanged(trial: Trial) -> Iterator[Finding]:
-    """Inputs and incoming gradients keep every byte of their allocations, gaps included."""
+    """Check that inputs and incoming gradients keep every byte of their allocations and gaps."""
     inputs = trial.inputs()
     yield trial.finding("unchanged", _writes(trial, inputs))
     for name in trial.relayout_names(inputs):
@@ -38,7 +38,7 @@ def unchanged(trial: Trial) -> Iterator[Finding]:
 
 
 def deterministic(trial: Trial) -> Iterator[Finding]:
-    """The same bits every time, with many rows, whatever the memory held before."""
+    """Check the same bits every time, with many rows, whatever the memory held before."""
     inputs = trial.inputs()
     crowded = rows.many(trial, inputs)
     for layout, given in ((CONTIGUOUS, inputs), ("many rows", crowded)):
@@ -49,7 +49,7 @@ def deterministic(trial: Trial) -> Iterator[Finding]:
 
 
 def stale(trial: Trial) -> Iterator[Finding]:
-    """Right although everything that is allocated comes filled with NaN."""
+    """Check results when everything that is allocated comes filled with NaN."""
     inputs = trial.inputs()
     for direction, dys in _directions(trial, inputs):
         with filled_memory():
@@ -59,7 +59,7 @@ def stale(trial: Trial) -> Iterator[Finding]:
 
 
 def alias(trial: Trial) -> Iterator[Finding]:
-    """Results live in memory of their own: not an input's, not an earlier result's."""
+    """Check that results live in memory of their own: not an input's, not an earlier result's."""
     first, second = trial.inputs(), trial.inputs("second")
     for direction, dys in _directions(trial, first):
         early = trial.call(first, direction, dys)
@@ -73,7 +73,7 @@ def alias(trial: Trial) -> Iterator[Finding]:
 
 
 def cached(trial: Trial) -> Iterator[Finding]:
-    """New contents behind the same pointer give new results."""
+    """Check that new contents behind the same pointer give new results."""
     inputs, other = trial.inputs(), trial.inputs("other")
     for name, tensor in floating(inputs).items():
         for direction, dys in _directions(trial, inputs):
@@ -86,7 +86,7 @@ def cached(trial: Trial) -> Iterator[Finding]:
 
 
 def saved(trial: Trial) -> Iterator[Finding]:
-    """What changes between forward and backward is refused or makes no difference."""
+    """Check that a change between forward and backward is refused or makes no difference."""
     inputs = trial.inputs()
     names = gradient_names(trial.spec, inputs)
     for name in names:
@@ -110,7 +110,7 @@ def saved(trial: Trial) -> Iterator[Finding]:
 
 
 def stream(trial: Trial) -> Iterator[Finding]:
-    """Work follows the current CUDA stream: there, the inputs arrive late."""
+    """Check that work follows the current CUDA stream: there, the inputs arrive late."""
     if trial.device.type != "cuda":
         return
     inputs = trial.inputs()
@@ -173,7 +173,7 @@ def _shares(results: Results, others: dict[str, Tensor]) -> str | None:
 def _graph(
     trial: Trial, inputs: Inputs, names: tuple[str, ...]
 ) -> tuple[Dys, tuple[Tensor, ...], dict[str, Tensor]]:
-    """Outputs, the leaves, and what the implementation saw (copies of the leaves)."""
+    """Return the outputs, the leaves, and what the implementation saw (copies of the leaves)."""
     leaves = {n: inputs[n].detach().requires_grad_() for n in names}
     seen = {n: leaf.clone() for n, leaf in leaves.items()}
     results = trial.call_differentiable({**inputs, **seen})

@@ -10,7 +10,7 @@ from fuseline.testing.trial import Trial
 
 
 def errors(trial: Trial) -> Iterator[Finding]:
-    """Every error case raises its error, says the right words, and leaves the device usable.
+    """Check that every error case raises its error with the right words, the device still usable.
 
     Asked of our own implementations only: others owe us no wording.
     """

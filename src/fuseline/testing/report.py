@@ -47,7 +47,7 @@ class CheckReport:
         return tuple(f for f in self.findings if f.check == SKIPPED)
 
     def worst(self) -> dict[tuple[str, str], ErrorFigures]:
-        """(dtype, output or input) -> figures of its largest error in the unit of the budget."""
+        """Return (dtype, output or input) -> figures of its largest error in the budget's unit."""
         worst: dict[tuple[str, str], ErrorFigures] = {}
         for finding in self.findings:
             unit = "scaled" if finding.check.startswith("gradient") else "max_ulp"

@@ -12,13 +12,13 @@ from fuseline.testing.trial import Trial
 
 
 def flat(tensor: Tensor, spec: OpSpec) -> Tensor:
-    """The tensor as (rows, *row)."""
+    """Return the tensor as (rows, *row)."""
     lead = tensor.dim() - spec.row_ndim
     return tensor.reshape((math.prod(tensor.shape[:lead]), *tensor.shape[lead:]))
 
 
 def with_lead(trial: Trial, inputs: Inputs, rows: Tensor, lead: tuple[int, ...]) -> Inputs:
-    """The inputs made of the given rows (indices), arranged in the leading dimensions `lead`."""
+    """Return the inputs made of the rows with these indices, in the leading dimensions `lead`."""
     changed = dict(inputs)
     for name in trial.row_names(inputs):
         chosen = flat(inputs[name], trial.spec)[rows]
@@ -27,18 +27,18 @@ def with_lead(trial: Trial, inputs: Inputs, rows: Tensor, lead: tuple[int, ...])
 
 
 def count(trial: Trial, inputs: Inputs) -> int:
-    """How many rows the inputs have; 0 where the operator has no rows."""
+    """Return how many rows the inputs have; 0 where the operator has no rows."""
     names = trial.row_names(inputs)
     return flat(inputs[names[0]], trial.spec).shape[0] if names else 0
 
 
 def length(trial: Trial, inputs: Inputs) -> int:
-    """Elements of the last dimension of a row."""
+    """Return the elements of the last dimension of a row."""
     return int(inputs[trial.row_names(inputs)[0]].shape[-1])
 
 
 def first(trial: Trial, inputs: Inputs, most: int) -> Inputs | None:
-    """The inputs with at most that many of their rows; None where the operator has no rows."""
+    """Return the inputs with at most that many of their rows; None if the operator has no rows."""
     n = min(most, count(trial, inputs))
     if n == 0:
         return None
@@ -46,7 +46,7 @@ def first(trial: Trial, inputs: Inputs, most: int) -> Inputs | None:
 
 
 def with_length(trial: Trial, inputs: Inputs, wanted: int) -> Inputs | None:
-    """The inputs with rows cut or repeated to another length, and all that is as long as a row.
+    """Return the inputs with rows, and all that is as long, cut or repeated to another length.
 
     None where rows are not one-dimensional or the reference has no answer for such inputs.
     """
@@ -64,7 +64,7 @@ def with_length(trial: Trial, inputs: Inputs, wanted: int) -> Inputs | None:
 
 
 def many(trial: Trial, inputs: Inputs) -> Inputs | None:
-    """The inputs with many rows, drawn from those of the case; None with fewer than two."""
+    """Return the inputs with many rows, drawn from those of the case; None with fewer than two."""
     rows = count(trial, inputs)
     if rows < 2:
         return None

@@ -11,7 +11,7 @@ Settings = dict[str, str]
 
 
 def snapshot(device: torch.device) -> Settings:
-    """The settings of torch and the process that outlive a call.
+    """Return the settings of torch and the process that outlive a call.
 
     Not the environment variables: torch's own compiler sets some.
     """
@@ -34,7 +34,7 @@ def snapshot(device: torch.device) -> Settings:
 
 
 def random_states(device: torch.device) -> Settings:
-    """Fingerprints of the random number generators."""
+    """Return the fingerprints of the random number generators."""
     state = {
         "Python's random state": hash(random.getstate()),
         "random state": hash(bytes(torch.get_rng_state().tolist())),
@@ -45,6 +45,6 @@ def random_states(device: torch.device) -> Settings:
 
 
 def changes(before: Settings, after: Settings) -> str | None:
-    """Which settings differ, or None."""
+    """Return which settings differ, or None."""
     found = [f"{n}: {before[n]} became {after[n]}" for n in before if before[n] != after[n]]
     return "; ".join(found) or None

@@ -17,7 +17,7 @@ UNLIKELY_SEED = 20_261_121
 
 
 def global_state(trial: Trial) -> Iterator[Finding]:
-    """Calls leave torch's settings and the random number generators as they were."""
+    """Check that calls leave torch's settings and the random number generators as they were."""
     inputs = trial.inputs()
     dys = trial.dys(inputs) if gradient_names(trial.spec, inputs) else None
     cuda = [trial.device] if trial.device.type == "cuda" else []
@@ -35,7 +35,7 @@ def global_state(trial: Trial) -> Iterator[Finding]:
 
 
 def threads(trial: Trial) -> Iterator[Finding]:
-    """Right when several threads call at once, each with inputs of its own."""
+    """Check results when several threads call at once, each with inputs of its own."""
     mine = [trial.inputs(f"thread {i}") for i in range(THREADS)]
 
     def start() -> None:
@@ -49,7 +49,7 @@ def threads(trial: Trial) -> Iterator[Finding]:
 
 
 def graphs(trial: Trial) -> Iterator[Finding]:
-    """Each graph remembers its own call: after a later forward, and for a second backward."""
+    """Check that each graph remembers its call: after a later forward, and in a second backward."""
     first, second = trial.inputs(), trial.inputs("second")
     names = gradient_names(trial.spec, first)
     if not names:

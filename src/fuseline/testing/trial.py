@@ -36,7 +36,7 @@ class Trial:
     settings: Settings = field(default_factory=dict)
 
     def generator(self, salt: str) -> torch.Generator:
-        """A generator seeded by the cell's text key, the same for all implementations."""
+        """Return a generator seeded by the cell's text key, the same for all implementations."""
         key = "/".join((self.spec.name, self.case.name, dtype_name(self.dtype), salt))
         seed = int.from_bytes(hashlib.sha256(key.encode()).digest()[:7], "big")
         return torch.Generator(self.device).manual_seed(seed)
@@ -45,12 +45,12 @@ class Trial:
         return self.spec.make_inputs(self.case, self.dtype, self.device, self.generator(salt))
 
     def row_names(self, inputs: Inputs) -> tuple[str, ...]:
-        """Row inputs that are present and have at least one leading dimension."""
+        """Return the row inputs that are present and have at least one leading dimension."""
         present = (n for n in self.spec.row_inputs if isinstance(inputs.get(n), Tensor))
         return tuple(n for n in present if inputs[n].dim() > self.spec.row_ndim)
 
     def relayout_names(self, inputs: Inputs) -> tuple[str, ...]:
-        """Inputs that are also tried in odd memory layouts."""
+        """Return the inputs that are also tried in odd memory layouts."""
         names = floating(inputs) if self.spec.relayout is None else self.spec.relayout
         return tuple(n for n in names if isinstance(inputs.get(n), Tensor))
 
@@ -67,12 +67,12 @@ class Trial:
         return accuracy.run(self.impl.fn, self.spec, inputs, direction, dys)
 
     def call_with_grad(self, inputs: Inputs, names: tuple[str, ...]) -> tuple[Results, Inputs]:
-        """The outputs with their graph, and the leaves made of the inputs `names`."""
+        """Return the outputs with their graph, and the leaves made of the inputs `names`."""
         leaves = {n: inputs[n].detach().requires_grad_() for n in names}
         return self.call_differentiable({**inputs, **leaves}), leaves
 
     def call_differentiable(self, inputs: Inputs) -> Results:
-        """The outputs with their graph, for inputs that may ask for gradients."""
+        """Return the outputs with their graph, for inputs that may require gradients."""
         poison(tensors(inputs).values())
         with torch.enable_grad():
             outputs = accuracy.as_tuple(self.impl.fn(**inputs))
@@ -89,7 +89,7 @@ class Trial:
         direction: Direction,
         dys: tuple[Tensor, ...] | None = None,
     ) -> dict[str, tuple[str | None, ErrorFigures]]:
-        """Every expected result with the reason why it is over budget (or None) and its error."""
+        """Yield every expected result with why it is over budget (or None) and its error."""
         mine = accuracy.errors(self.spec, inputs, direction, results, dys)
         yard = self._yardstick(results, inputs, direction, dys)
         budget = self.spec.budget.held_by(self.impl.role)
@@ -119,14 +119,14 @@ class Trial:
         return first_reason(self.judge(self.call(inputs, direction, dys), inputs, direction, dys))
 
     def wrong_anywhere(self, inputs: Inputs, salt: str = "dys") -> str | None:
-        """The first reason of the forward or, where there are gradients, the backward."""
+        """Return the first reason of the forward or, where there are gradients, the backward."""
         reason = self.wrong(inputs, "fwd")
         if reason or not accuracy.gradient_names(self.spec, inputs):
             return reason
         return self.wrong(inputs, "bwd", self.dys(inputs, salt))
 
     def is_defined(self, inputs: Inputs) -> bool:
-        """Whether the reference takes these inputs and answers with finite numbers somewhere."""
+        """Return whether it takes these inputs and gives finite numbers somewhere."""
         return is_defined(self.spec.reference, inputs)
 
     def finding(
@@ -154,7 +154,7 @@ class Trial:
         direction: Direction,
         dys: tuple[Tensor, ...] | None,
     ) -> dict[str, ErrorFigures]:
-        """Eager's own errors, rounded to the dtypes of `results`; none where eager cannot run."""
+        """Return eager's own errors, in the dtypes of `results`; none where eager cannot run."""
         try:
             eager = accuracy.run(self.eager, self.spec, inputs, direction, dys)
         except Exception:
@@ -173,12 +173,12 @@ class Trial:
 
 
 def first_reason(verdicts: Mapping[str, tuple[str | None, ErrorFigures]]) -> str | None:
-    """The first reason, led by the name of the result."""
+    """Return the first reason, led by the name of the result."""
     return next((f"{n}: {reason}" for n, (reason, _) in verdicts.items() if reason), None)
 
 
 def is_defined(fn: Callable[..., Any], inputs: Inputs) -> bool:
-    """Whether the function takes these inputs and answers with finite numbers somewhere."""
+    """Return whether it takes these inputs and gives finite numbers somewhere."""
     try:
         with torch.no_grad():
             outputs = accuracy.as_tuple(fn(**inputs))
@@ -205,7 +205,7 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equal shape, dtype and bytes, so that NaN equals itself and 0 differs from -0."""
+    """Return whether shape, dtype and bytes are equal: NaN equals itself, 0 differs from -0."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
     flat = (t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b))
@@ -213,6 +213,6 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def storage_bytes(tensor: Tensor) -> Tensor:
-    """A copy of the whole allocation behind the tensor, gaps included."""
+    """Return a copy of the whole allocation behind the tensor, gaps included."""
     bare = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     return bare.set_(tensor.untyped_storage()).clone()

@@ -19,7 +19,7 @@ from fuseline.testing.trial import Trial, floating, is_defined, same_bits
 
 
 def forward(trial: Trial) -> Iterator[Finding]:
-    """The outputs, without a graph, with one, and in inference mode."""
+    """Check the outputs, without a graph, with one, and in inference mode."""
     inputs = trial.inputs()
     yield from _forward(trial, inputs, "contiguous", lambda: trial.call(inputs))
     names = gradient_names(trial.spec, inputs)
@@ -32,7 +32,7 @@ def forward(trial: Trial) -> Iterator[Finding]:
 
 
 def gradients(trial: Trial) -> Iterator[Finding]:
-    """Every gradient, each under its own name."""
+    """Check every gradient, each under its own name."""
     inputs = trial.inputs()
     if not gradient_names(trial.spec, inputs):
         return
@@ -43,7 +43,7 @@ def gradients(trial: Trial) -> Iterator[Finding]:
 
 
 def outputs(trial: Trial) -> Iterator[Finding]:
-    """Shape, dtype, device and contiguity of outputs and gradients."""
+    """Check shape, dtype, device and contiguity of outputs and gradients."""
     inputs = trial.inputs()
     results = trial.call(inputs)
     yield trial.finding("outputs", _misshapen(trial, inputs, results))
@@ -56,7 +56,7 @@ def outputs(trial: Trial) -> Iterator[Finding]:
 
 
 def layouts(trial: Trial) -> Iterator[Finding]:
-    """Inputs and incoming gradients in every layout that their rank allows, alone and together."""
+    """Check inputs and incoming gradients in every layout of their rank, alone and together."""
     inputs = trial.inputs()
     together: dict[str, Inputs] = {}
     for name in trial.relayout_names(inputs):
@@ -79,7 +79,7 @@ def layouts(trial: Trial) -> Iterator[Finding]:
 
 
 def overlaps(trial: Trial) -> Iterator[Finding]:
-    """Rows of equal elements with a last stride of 0, and rows that overlap in memory."""
+    """Check rows of equal elements with a last stride of 0, and rows that overlap in memory."""
     inputs = trial.inputs()
     for name in trial.relayout_names(inputs):
         tensor = inputs[name]
@@ -94,7 +94,7 @@ def overlaps(trial: Trial) -> Iterator[Finding]:
 
 
 def expanded_gradient(trial: Trial) -> Iterator[Finding]:
-    """Output gradients of stride 0 everywhere, as y.sum() makes them, and in the last dimension."""
+    """Check output gradients of stride 0 everywhere, as y.sum() makes them, and in the last dim."""
     inputs = trial.inputs()
     if gradient_names(trial.spec, inputs):
         dys = trial.dys(inputs)
@@ -106,7 +106,7 @@ def expanded_gradient(trial: Trial) -> Iterator[Finding]:
 
 
 def empty(trial: Trial) -> Iterator[Finding]:
-    """No rows: empty outputs of the right shape, and gradients of what is shared exactly zero."""
+    """Check no rows: empty outputs of the right shape, gradients of what is shared exactly zero."""
     inputs = trial.inputs()
     if not rows.count(trial, inputs):
         return
@@ -122,7 +122,7 @@ def empty(trial: Trial) -> Iterator[Finding]:
 
 
 def ranks(trial: Trial) -> Iterator[Finding]:
-    """One row without leading dimensions, and rows under three leading dimensions."""
+    """Check one row without leading dimensions, and rows under three leading dimensions."""
     inputs = trial.inputs()
     n = rows.count(trial, inputs)
     every = torch.arange(n, device=trial.device)
@@ -133,7 +133,7 @@ def ranks(trial: Trial) -> Iterator[Finding]:
 
 
 def many_rows(trial: Trial) -> Iterator[Finding]:
-    """So many rows that a sum over them, or a grid of them, shows its limits."""
+    """Check so many rows that a sum over them, or a grid of them, shows its limits."""
     inputs = rows.many(trial, trial.inputs())
     if inputs is not None:
         n = rows.count(trial, inputs)
@@ -141,7 +141,7 @@ def many_rows(trial: Trial) -> Iterator[Finding]:
 
 
 def magnitude(trial: Trial) -> Iterator[Finding]:
-    """Large, small and far from zero, as far as eager itself can cope with that."""
+    """Check large, small and far from zero, as far as eager itself can cope with that."""
     inputs = trial.inputs()
     for factor, offset in ((2.0**-12, 0.0), (2.0**12, 0.0), (1.0, 256.0)):
         reason = worse_than_eager(trial, _scaled(trial, inputs, factor, offset))
@@ -154,7 +154,7 @@ def magnitude(trial: Trial) -> Iterator[Finding]:
 
 
 def side_values(trial: Trial) -> Iterator[Finding]:
-    """Every float argument at other values, with inputs so scaled that the value matters."""
+    """Check every float argument at other values, with inputs so scaled that the value matters."""
     inputs = trial.inputs()
     for name, value in inputs.items():
         if not isinstance(value, float):
@@ -171,7 +171,7 @@ def side_values(trial: Trial) -> Iterator[Finding]:
 
 
 def non_finite(trial: Trial, value: float) -> Iterator[Finding]:
-    """NaN or Inf planted in one row reaches that row as in the oracle, and no other row."""
+    """Check that NaN or Inf planted in one row reaches it as in the oracle, and no other row."""
     inputs = trial.inputs()
     n = rows.count(trial, inputs)
     sources = [s for s in trial.row_names(inputs) if n and s in floating(inputs)]
@@ -207,7 +207,7 @@ def _name(value: float) -> str:
 
 
 def _not_contiguous(trial: Trial, name: str, tensor: Tensor) -> str | None:
-    """Why the result breaks the operator's promise of contiguous results, or None."""
+    """Return why the result breaks the operator's promise of contiguous results, or None."""
     if tensor.is_contiguous() or not trial.spec.contiguous:
         return None
     return f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}, not contiguous"
@@ -273,7 +273,8 @@ def _scaled(trial: Trial, inputs: Inputs, factor: float, offset: float = 0.0) ->
 
 
 def _where_it_matters(trial: Trial, inputs: Inputs, name: str, other: float) -> Inputs | None:
-    """Inputs with argument `name` at `other`, scaled down until that changes the result by 5 %.
+    """Return inputs with argument `name` at `other`, scaled down
+    until it changes the result by 5 %.
 
     None where the other value is outside what the operator takes.
     """
@@ -293,7 +294,9 @@ def _where_it_matters(trial: Trial, inputs: Inputs, name: str, other: float) -> 
 def _spreads(
     trial: Trial, clean: Inputs, dirty: Inputs, row: int, dys: tuple[Tensor, ...] | None
 ) -> str | None:
-    """Which other row changed between the clean inputs and those with one dirty row, or None."""
+    """Return which other row changed between the clean inputs
+    and those with a dirty row, or None.
+    """
     direction: Direction = "fwd" if dys is None else "bwd"
     before, after = (trial.call(i, direction, dys) for i in (clean, dirty))
     n = rows.count(trial, clean)

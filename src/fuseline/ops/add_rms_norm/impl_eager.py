@@ -12,7 +12,7 @@ def add_rms_norm(
     weight: Optional[Tensor],  # noqa: UP045 (TorchScript)
     eps: float,
 ) -> Tuple[Tensor, Tensor]:  # noqa: UP006 (TorchScript)
-    """h = x + residual in their dtype; h * rsqrt(mean(h^2) + eps) * weight, and h."""
+    """Return h = x + residual in their dtype; h * rsqrt(mean(h^2) + eps) * weight, and h."""
     new_residual = x + residual
     h = new_residual if x.dtype == torch.float64 else new_residual.to(torch.float32)
     y = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)

@@ -35,7 +35,7 @@ def _fwd_kernel(
     n_rows, n_cols, x_stride, r_stride, eps_high, eps_low,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS whole rows: reads x, the residual and the weight once, writes h, y and rstd."""
+    """Process ROWS whole rows: read x, the residual and the weight once, write h, y and rstd."""
     dtype: tl.constexpr = h_ptr.dtype.element_ty
     acc: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
     eps = float64_of(eps_high, eps_low)
@@ -79,7 +79,7 @@ def _fwd_long_kernel(
     x_ptr, r_ptr, w_ptr, h_ptr, y_ptr, rstd_ptr, n_cols, x_stride, r_stride, eps_high, eps_low,
     VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads x and the residual, writes h, reads it backwards from what the caches
+    """Process one row: read x and the residual, write h, read it backwards from what the caches
     still hold, and writes y and rstd.
     """
     dtype: tl.constexpr = h_ptr.dtype.element_ty
@@ -132,7 +132,7 @@ def _bwd_kernel(
     n_rows, n_cols, dy_stride, dh_stride, h_stride,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Owns every n-th tile of ROWS whole rows: reads dy, dh, h, rstd once, writes dx.
+    """Process every n-th tile of ROWS whole rows: read dy, dh, h, rstd once, write dx.
 
     Keeps the weight and its part of dweight in registers, writes the part at the end.
     """
@@ -179,7 +179,7 @@ def _dx_long_kernel(
     dy_ptr, dh_ptr, h_ptr, w_ptr, rstd_ptr, dx_ptr, n_cols, dy_stride, dh_stride, h_stride,
     VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads dy and h twice, the second time backwards, dh once, writes dx."""
+    """Process one row: read dy and h twice, the second time backwards, dh once, write dx."""
     acc: tl.constexpr = rstd_ptr.dtype.element_ty
     width = n_cols // VEC * VEC
     row = tl.program_id(0).to(tl.int64)
@@ -241,7 +241,8 @@ def fwd(
     save_rstd: bool,
     wrap: Wrap | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """y and h of x's shape and dtype, and rstd (rows,) in fp32 (fp64 for fp64 x) if `save_rstd`.
+    """Return y and h of x's shape and dtype, and rstd (rows,) in
+    fp32 (fp64 for fp64 x) if `save_rstd`.
 
     x, residual: (rows, n_cols), one dtype, last stride 1, any row stride. weight: (n_cols,),
     contiguous. `wrap` is applied to each kernel before its launch; without it it runs at once.
@@ -276,7 +277,8 @@ def bwd(
     need_dweight: bool,
     wrap: Wrap | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """dx of h's shape and dtype, dweight of weight's, each None unless needed; deterministic.
+    """Return dx of h's shape and dtype, dweight of weight's,
+    each None unless needed; deterministic.
 
     dx = rstd * (dy * w - hhat * mean(dy * w * hhat)) + dh, dweight = sum over rows of dy * hhat,
     hhat = h * rstd. dy, dh, h: (rows, n_cols), one dtype, last stride 1, any row stride.

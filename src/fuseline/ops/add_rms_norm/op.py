@@ -29,7 +29,7 @@ def add_rms_norm(
     eps: float | None = None,
     impl: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Adds to the residual stream and norms the sum over its last dimension, in one pass.
+    """Add x to the residual stream and normalise the sum over its last dimension, in one pass.
 
     new_residual = x + residual, rounded to their dtype
     y = new_residual * rsqrt(mean(new_residual^2) + eps) * weight
@@ -71,7 +71,7 @@ def add_rms_norm(
 
 
 def validate(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float | None) -> float:
-    """Refuses what no implementation takes, naming the argument; returns eps."""
+    """Refuse what no implementation takes, naming the argument; return eps."""
     arguments.require_rows(_NAME, x)
     arguments.require_twin(_NAME, "residual", residual, x)
     arguments.require_weight(_NAME, weight, x)
@@ -118,13 +118,15 @@ def _fake_bwd(
 
 
 def decomposed(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float) -> Pair:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, residual, weight, None)
     return _of_sum(x + residual, weight, eps)
 
 
 def _of_sum(h: Tensor, weight: Tensor | None, eps: float) -> Pair:
-    """Both outputs from the rounded sum, widened first: so their gradients add up unrounded."""
+    """Return both outputs from the rounded sum, widened first:
+    so their gradients add up unrounded.
+    """
     wide = h.to(statistics_dtype(h))
     return normalised(wide, weight, eps).to(h.dtype), wide.to(h.dtype)
 

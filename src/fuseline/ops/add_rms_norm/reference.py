@@ -14,7 +14,7 @@ from torch import Tensor
 def add_rms_norm(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    """h * rsqrt(mean(h^2) + eps) * weight and h = x + residual, for fp64 inputs."""
+    """Return h * rsqrt(mean(h^2) + eps) * weight and h = x + residual, for fp64 inputs."""
     h = x + residual
     y = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
     return y if weight is None else y * weight, h
@@ -23,7 +23,9 @@ def add_rms_norm(
 def longdouble(
     direction: str, dys: Any, x: Any, residual: Any, weight: Any, eps: float
 ) -> tuple[Any, ...]:
-    """Outputs ("fwd") or gradients of x, residual and weight, from numpy.longdouble arrays."""
+    """Return the outputs ("fwd") or gradients of x, residual and
+    weight, from numpy.longdouble arrays.
+    """
     h = x + residual
     rstd = 1 / ((h * h).mean(-1, keepdims=True) + eps) ** 0.5
     hhat = h * rstd

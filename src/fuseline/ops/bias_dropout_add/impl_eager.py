@@ -16,7 +16,9 @@ def bias_dropout_add(
     training: bool = False,
     seed: Optional[int] = None,  # noqa: UP045 - torch.jit.script
 ) -> Tensor:
-    """residual + dropout(x + bias); with torch's own random numbers where there is no seed."""
+    """Return residual + dropout(x + bias); with torch's own
+    random numbers where there is no seed.
+    """
     h = F.dropout(x + bias, p, training and seed is None)
     if training and seed is not None:
         h = h * philox.dropout_factor(list(h.shape), p, seed, h.device).to(h.dtype)

@@ -70,19 +70,19 @@ class _Frame(NamedTuple):
     axis0: _Axis = _NO_AXIS
 
     def unit(self, operand: int) -> int:
-        """Along which axis of the tile an operand is contiguous."""
+        """Return along which axis of the tile an operand is contiguous."""
         if self.cols.strides[operand] == 1:
             return _ALONG_COLS
         return _ALONG_ROWS if self.rows.strides[operand] == 1 else _ACROSS
 
     def draws(self, aligned: bool) -> int:
-        """Along which axis of the tile four elements share a counter."""
+        """Return along which axis of the tile four elements share a counter."""
         steps = (axis.strides[_POSITION] for axis in self)
         fours = aligned and all(step == 1 or step % 4 == 0 for step in steps)
         return self.unit(_POSITION) if fours else _ACROSS
 
     def vec(self, along: int, itemsize: int) -> int:
-        """Elements of one access to any operand that is contiguous along this axis."""
+        """Return the elements of one access to any operand that is contiguous along this axis."""
         own = self.cols if along == _ALONG_COLS else self.rows
         operands = [o for o in range(_POSITION) if self.unit(o) == along]
         steps = [axis.strides[o] for o in operands for axis in self if axis is not own]
@@ -107,7 +107,7 @@ def _plan(
     aligned: bool,
     itemsize: int,
 ) -> _Plan:
-    """The launch for operands of these strides, None where there is no such operand.
+    """Return the launch for operands of these strides, None where there is no such operand.
 
     steps: the strides of the position, None without dropout; aligned: whether it starts at a
     multiple of 4.
@@ -142,7 +142,7 @@ def _flat_plan(n: int, drop: bool, itemsize: int) -> _Plan:
 
 
 def _axes(shape: Sequence[int], strides: Sequence[Strides]) -> list[_Axis]:
-    """As few axes as all operands allow, the output's fastest one first."""
+    """Return as few axes as all operands allow, the output's fastest one first."""
     axes = [_Axis(n, tuple(s)) for n, *s in zip(shape, *strides, strict=True) if n != 1]
     merged: list[_Axis] = []
     for axis in sorted(axes, key=lambda axis: axis.strides[0]):
@@ -155,7 +155,9 @@ def _axes(shape: Sequence[int], strides: Sequence[Strides]) -> list[_Axis]:
 
 
 def _across(cols: _Axis, others: Sequence[_Axis]) -> int:
-    """Which of the other axes makes the rows: one in which an operand is contiguous, if any."""
+    """Return which of the other axes makes the rows: one in which an
+    operand is contiguous, if any.
+    """
     for o in range(_POSITION + 1):
         for i, axis in enumerate(others):
             if cols.strides[o] != 1 and axis.strides[o] == 1:
@@ -164,7 +166,7 @@ def _across(cols: _Axis, others: Sequence[_Axis]) -> int:
 
 
 def _tile(n_rows: int, n_cols: int, itemsize: int, transposed: bool) -> Tile:
-    """The tile for so many rows and columns."""
+    """Return the tile for so many rows and columns."""
     if not transposed:
         cols = _fit(n_cols, _STRAIGHT.cols)
         return Tile(_fit(n_rows, _STRAIGHT.cols // cols), cols, _STRAIGHT.warps)
@@ -174,7 +176,7 @@ def _tile(n_rows: int, n_cols: int, itemsize: int, transposed: bool) -> Tile:
 
 # Both compare and divide only, so that a compiler's symbols stay symbols.
 def _fit(n: int, most: int) -> int:
-    """The least power of 2 that holds n, from 4, which share a counter, to `most`."""
+    """Return the least power of 2 that holds n, from 4, which share a counter, to `most`."""
     size = min(4, most)
     while size < most and size < n:
         size *= 2
@@ -182,7 +184,7 @@ def _fit(n: int, most: int) -> int:
 
 
 def _common(most: int, *steps: int) -> int:
-    """The largest power of 2 up to `most`, one itself, that divides all steps."""
+    """Return the largest power of 2 up to `most`, one itself, that divides all steps."""
     while any(step % most != 0 for step in steps):
         most //= 2
     return most
@@ -196,7 +198,7 @@ def _run(
     steps: Strides | None,
     first: int = 0,
 ) -> None:
-    """Launches; position `first` is that of the first element, `steps` its strides."""
+    """Launch; position `first` is that of the first element, `steps` its strides."""
     strides = (out.stride(), *[None if t is None else _strides(t, out.shape) for t in operands])
     plan = (_plan if wrap is None else _plan.__wrapped__)(
         out.shape, strides, steps, first % 4 == 0, out.element_size()
@@ -228,7 +230,7 @@ def _draw(drop: Drop | None) -> tuple[int, ...]:
 
 
 def _steps(t: Tensor) -> Strides:
-    """The strides that t would have if it were contiguous."""
+    """Return the strides that t would have if it were contiguous."""
     steps, step = [], 1
     for n in reversed(t.shape):
         steps.append(step)
@@ -237,7 +239,7 @@ def _steps(t: Tensor) -> Strides:
 
 
 def _strides(t: Tensor, shape: torch.Size) -> Strides:
-    """The strides of t broadcast to a shape; Tensor.expand takes three times as long."""
+    """Return the strides of t broadcast to a shape; Tensor.expand takes three times as long."""
     if t.shape == shape:
         return t.stride()
     own = (0 if n == 1 else step for n, step in zip(t.shape, t.stride(), strict=True))
@@ -254,7 +256,7 @@ def _plain(t: Tensor) -> Tensor:
 def fwd(
     x: Tensor, bias: Tensor, residual: Tensor, drop: Drop | None, wrap: Wrap | None = None
 ) -> Tensor:
-    """y in the layout of residual; drop: p and the seed, None without dropout.
+    """Return y in the layout of residual; drop: p and the seed, None without dropout.
 
     x, residual: of one shape, to which bias broadcasts; any layout. `wrap` is applied to the kernel
     before its launch.
@@ -267,7 +269,7 @@ def fwd(
 
 
 def bwd(dy: Tensor, drop: Drop, wrap: Wrap | None = None) -> Tensor:
-    """dx in the layout of dy, any; drop and wrap as for `fwd`."""
+    """Return dx in the layout of dy, any; drop and wrap as for `fwd`."""
     dx = torch.empty_like(dy)
     if dx.numel() > 0:
         _run(dx, [_plain(dy), None, None], drop, wrap, _steps(dx))
@@ -275,7 +277,7 @@ def bwd(dy: Tensor, drop: Drop, wrap: Wrap | None = None) -> Tensor:
 
 
 def tile_for(x: Tensor, bias: Tensor, residual: Tensor) -> Tile:
-    """The tile that `fwd` takes for these operands."""
+    """Return the tile that `fwd` takes for these operands."""
     out = torch.empty_like(residual, device="meta")
     strides = (out.stride(), *[_strides(t, x.shape) for t in (x, bias, residual)])
     return _plan(out.shape, strides, None, True, out.element_size()).tile

@@ -17,7 +17,7 @@ _COUNTS = [
 
 @triton.jit
 def _kept(seed, position, threshold):
-    """Which elements dropout keeps, each drawing for itself."""
+    """Return which elements dropout keeps, each drawing for itself."""
     a, b, c, d = tl.randint4x(seed, position >> 2)
     lane = position & 3
     return tl.where(lane < 2, tl.where(lane == 0, a, b), tl.where(lane == 2, c, d)) >= threshold
@@ -25,7 +25,7 @@ def _kept(seed, position, threshold):
 
 @triton.jit
 def _kept_by_fours(seed, counter, threshold):
-    """The same for the four elements of each counter: four times as many columns."""
+    """Return the same for the four elements of each counter: four times as many columns."""
     a, b, c, d = tl.randint4x(seed, counter)
     pairs = tl.join(
         tl.join(a >= threshold, c >= threshold), tl.join(b >= threshold, d >= threshold)
@@ -35,7 +35,7 @@ def _kept_by_fours(seed, counter, threshold):
 
 @triton.jit
 def _store_sum(out, x, bias, residual, kept, mask, scale_high, scale_low):
-    """Stores residual + (x + bias) * factor; bias, residual and kept None: without them."""
+    """Store residual + (x + bias) * factor; bias, residual and kept None: without them."""
     C: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
     v = tl.load(x, mask).to(C)
     if bias is not None:
@@ -52,7 +52,7 @@ def flat_kernel(
     out_ptr, x_ptr, bias_ptr, residual_ptr, seed_ptr, n, seed, threshold, scale_high, scale_low,
     DROP: tl.constexpr, VEC: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Owns COLS consecutive elements: reads x, bias and residual once, writes out.
+    """Process COLS consecutive elements: read x, bias and residual once, write out.
 
     The seed is the number or, if there is one, what seed_ptr points to.
     """
@@ -79,7 +79,7 @@ def _places(
     ptr, rows, cols, axis1, axis0, row, col, step1, step0,
     UNIT: tl.constexpr, ROW_VEC: tl.constexpr, COL_VEC: tl.constexpr,
 ):  # fmt: skip
-    """Pointers to a tile of an operand, with what is known of its alignment."""
+    """Return the pointers to a tile of an operand, with what is known of its alignment."""
     outer = axis1 * step1 + axis0 * step0
     if UNIT == 1:
         at = rows[:, None] * (row // COL_VEC * COL_VEC) + cols[None, :]
@@ -103,7 +103,7 @@ def tile_kernel(
     X: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, DROP: tl.constexpr,
     ROW_VEC: tl.constexpr, COL_VEC: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS x COLS elements of one slice: reads x, bias and residual once, writes out.
+    """Process ROWS x COLS elements of one slice: read x, bias and residual once, write out.
 
     X, BIAS, RESIDUAL: along which axis of the tile they are contiguous, if along one. DROP: along
     which four elements share a counter; 3: no dropout. The seed is that of flat_kernel.

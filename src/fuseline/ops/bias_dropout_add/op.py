@@ -30,7 +30,7 @@ def bias_dropout_add(
     seed: int | Tensor | None = None,
     impl: str = "auto",
 ) -> Tensor:
-    """Adds a bias, drops elements, and adds to the residual stream, in one pass.
+    """Add a bias, drop elements, and add to the residual stream, in one pass.
 
     y = residual + dropout(x + bias); in training dropout multiplies by 0 with probability p, else
     by 1 / (1 - p); otherwise it changes nothing.
@@ -94,7 +94,7 @@ def validate(
     seed: int | None,
     seed_tensor: Tensor | None = None,
 ) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_rows(_NAME, x)
     arguments.require_twin(_NAME, "residual", residual, x)
     arguments.require_broadcast(_NAME, "bias", bias, x)
@@ -137,7 +137,7 @@ def _fake_bwd(dy: Tensor, *drop: Any) -> Tensor:
 
 
 def _factor(shape: torch.Size, x: Tensor, p: float, seed: int | Tensor | None) -> Tensor | float:
-    """What dropout multiplies x by, in the type that x is computed in."""
+    """Return what dropout multiplies x by, in the type that x is computed in."""
     if seed is None:
         return 1.0
     # The annotations there are TorchScript's; in Python a tensor computes as a number does.
@@ -167,7 +167,7 @@ def decomposed(
     seed: int | None,
     seed_tensor: Tensor | None = None,
 ) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, bias, residual, p, training, seed, seed_tensor)
     key = _key(seed, seed_tensor) if training else None
     return _sum(x, bias, residual, _factor(x.shape, x, p, key))
@@ -310,7 +310,7 @@ def _eager(
 
 
 def tile_for(x: Tensor, bias: Tensor, residual: Tensor) -> str:
-    """The tile that the Triton kernel takes for these operands: "rows x columns, warps".
+    """Return the tile that Triton takes for these operands: "rows x columns, warps".
 
     Columns lie along the axis in which the output is contiguous, rows along the one in which an
     operand is that the kernel transposes.

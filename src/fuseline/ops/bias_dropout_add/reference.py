@@ -14,7 +14,7 @@ from fuseline.primitives import philox
 def bias_dropout_add(
     x: Tensor, bias: Tensor, residual: Tensor, p: float, training: bool, seed: int | None
 ) -> Tensor:
-    """residual + dropout(x + bias), for fp64 inputs."""
+    """Return residual + dropout(x + bias), for fp64 inputs."""
     h = x + bias
     if training and seed is not None:
         h = h * philox.dropout_factor(list(h.shape), p, seed, h.device)
@@ -31,7 +31,7 @@ def longdouble(
     training: bool,
     seed: int | None,
 ) -> tuple[Any, ...]:
-    """The output, or the gradients of x, bias and residual, for numpy longdouble inputs."""
+    """Return the output, or the gradients of x, bias and residual, for numpy longdouble inputs."""
     factor = np.longdouble(1)
     if training and seed is not None:
         numbers = philox.numbers(seed, x.size, torch.device("cpu")).numpy().reshape(x.shape)

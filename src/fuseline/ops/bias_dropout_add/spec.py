@@ -34,7 +34,7 @@ def _case(
     p: float = 0.5,
     training: bool = False,
 ) -> Case:
-    """bias: "same" shape as x's, or a "row" of it; transposed: bias (of two dims) and residual."""
+    """Return a case; bias: "same" shape as x's or a "row"; transposed: bias and residual."""
     name = "x".join(map(str, shape))
     name += "-transposed" * transposed + "-row" * (bias == "row") + f"-p{p:g}" * training
     args = {"shape": shape, "transposed": transposed, "bias": bias, "p": p, "training": training}

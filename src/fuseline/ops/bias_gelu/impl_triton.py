@@ -49,13 +49,13 @@ _BLOCK, _PROGRAMS = 256, 8  # columns of a backward's program, and programs on e
 
 @triton.jit
 def _constant(v: tl.constexpr, acc: tl.constexpr):
-    """A number in acc: Triton would round a Python float to fp32."""
+    """Return a number in acc: Triton would round a Python float to fp32."""
     return tl.full((), v, acc)
 
 
 @triton.jit
 def _sum(a, b):
-    """a + b and what its rounding loses."""
+    """Return a + b and what its rounding loses."""
     total = a + b
     moved = total - a
     return total, (a - (total - moved)) + (b - moved)
@@ -63,21 +63,23 @@ def _sum(a, b):
 
 @triton.jit
 def _product(a, b):
-    """a * b and what its rounding loses; a plain product might be contracted with what adds it."""
+    """Return a * b and what its rounding loses; a plain product
+    might be contracted with what adds it.
+    """
     product = tl.fma(a, b, tl.zeros_like(a))
     return product, tl.fma(a, b, -product)
 
 
 @triton.jit
 def _exp2_of_minus(t, low):
-    """2^-(t + low), in base 2 because the hardware's exponential is."""
+    """Return 2^-(t + low), in base 2 because the hardware's exponential is."""
     e = exp2(-t)
     return tl.fma(e, low * _constant(-0.6931471805599453, e.dtype), e)
 
 
 @triton.jit
 def _tanh_share(h, e):
-    """1 / (1 + e^-u) of e = e^-|u|."""
+    """Return 1 / (1 + e^-u) of e = e^-|u|."""
     positive = inverse(1.0 + e)
     negative = e * positive
     return tl.where(h < 0, negative, positive), negative * positive
@@ -85,7 +87,9 @@ def _tanh_share(h, e):
 
 @triton.jit
 def _tanh_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
-    """1 / (1 + e^-u), u = 2 * sqrt(2 / pi) * (h + 0.044715 * h^3), and its slope; u in base 2."""
+    """Return 1 / (1 + e^-u), u = 2 * sqrt(2 / pi) * (h + 0.044715
+    * h^3), and its slope; u in base 2.
+    """
     first = _constant(FIRST, acc) + tl.zeros_like(a)
     third = _constant(THIRD, acc) + tl.zeros_like(a)
     if EXACT:
@@ -119,7 +123,7 @@ def _polynomial(t, coefficients: tl.constexpr, COUNT: tl.constexpr):
 
 @triton.jit
 def _normal_share(h, a, e, acc: tl.constexpr):
-    """erfc(-h / sqrt(2)) / 2 of e = e^(-a^2 / 2), a = |h|."""
+    """Return erfc(-h / sqrt(2)) / 2 of e = e^(-a^2 / 2), a = |h|."""
     scale = inverse(a + 4.0)
     t = 1.0 - 8.0 * scale
     p = _polynomial(t, LONG, 23) if acc == tl.float64 else _polynomial(t, SHORT, 10)
@@ -129,7 +133,7 @@ def _normal_share(h, a, e, acc: tl.constexpr):
 
 @triton.jit
 def _normal_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
-    """The share erfc(-h / sqrt(2)) / 2 and its slope."""
+    """Return the share erfc(-h / sqrt(2)) / 2 and its slope."""
     half = _constant(HALF, acc) + tl.zeros_like(a)
     if EXACT:
         square, low = _product(a, a)
@@ -144,7 +148,7 @@ def _normal_gate(h, a, a_low, acc: tl.constexpr, EXACT: tl.constexpr):
 
 @triton.jit
 def _gate(x, bias, TANH: tl.constexpr, EXACT: tl.constexpr):
-    """x + bias, the share of it that passes, and the share's slope."""
+    """Return x + bias, the share of it that passes, and the share's slope."""
     if EXACT:
         h, low = _sum(x, bias)
         low = tl.where(tl.abs(h) < FAR, tl.where(h < 0, -low, low), 0.0)  # Inf loses NaN
@@ -161,7 +165,7 @@ def _gate(x, bias, TANH: tl.constexpr, EXACT: tl.constexpr):
 
 @triton.jit
 def _single_share(x, bias, TANH: tl.constexpr):
-    """x + bias and the share of it that passes, of fp32, with an exponent in two parts.
+    """Return x + bias and the share of it that passes, of fp32, with an exponent in two parts.
 
     In fewer instructions than `_gate` takes for fp64: memory leaves time for some 45 an element.
     Ends are cut off so that they give 0 or 1, whatever the small parts are there.
@@ -198,7 +202,7 @@ def _fwd_kernel(
     TANH: tl.constexpr, EVEN: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns a block of ROWS rows, all of which exists if EVEN: reads x and the bias, writes y.
+    """Process a block of ROWS rows, all of which exists if EVEN: read x and the bias, write y.
 
     The `blocks` of a row are neighbours, so that memory is read and written in order.
     """
@@ -226,7 +230,7 @@ def _bwd_kernel(
     dy_ptr, x_ptr, bias_ptr, dx_ptr, partial_ptr, n_rows, n_cols, dy_stride, x_stride,
     TANH: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns BLOCK columns of every n-th tile of ROWS rows: reads dy, x and the bias, writes dx.
+    """Process BLOCK columns of every n-th tile of ROWS rows: read dy, x and the bias, write dx.
 
     And its part of dbias, each where there is a place.
     """
@@ -256,12 +260,12 @@ def _bwd_kernel(
 
 
 def _size(x: torch.Tensor) -> int:
-    """Elements a program of 4 warps holds at once: 8 a thread, 4 of fp64."""
+    """Return the elements a program of 4 warps holds at once: 8 a thread, 4 of fp64."""
     return 512 if x.element_size() == 8 else 1024
 
 
 def fwd(x: torch.Tensor, bias: torch.Tensor, tanh: bool, wrap: Wrap | None = None) -> torch.Tensor:
-    """y of x's shape and dtype.
+    """Return y of x's shape and dtype.
 
     x: (rows, n_cols), last stride 1, any row stride; bias (n_cols,), contiguous. `wrap` is applied
     to the kernel before its launch.
@@ -287,7 +291,7 @@ def bwd(
     need_dbias: bool,
     wrap: Wrap | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """dx and dbias, each None unless needed; deterministic. dy and x as x of `fwd`."""
+    """Return dx and dbias, each None unless needed; deterministic. dy and x as x of `fwd`."""
     n_rows, n_cols = x.shape
     counts = (n_cols, dy.stride(0), x.stride(0))
     meta = {"TANH": tanh, "VEC": vec(x, *counts), "ROWS": _size(x) // _BLOCK, "BLOCK": _BLOCK}

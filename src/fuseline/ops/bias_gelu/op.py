@@ -26,7 +26,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh", impl: str = "auto") -> Tensor:
-    """GELU of x + bias.
+    """Return the GELU of x + bias.
 
     With h = x + bias, y = h * Phi(h), the normal distribution, for "none"; for "tanh"
     y = h / 2 * (1 + tanh(sqrt(2 / pi) * (h + 0.044715 * h^3))).
@@ -50,7 +50,7 @@ def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh", impl: str = "a
 
 
 def validate(x: Tensor, bias: Tensor, approximate: str) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_rows(_NAME, x)
     arguments.require_like(_NAME, "bias", bias, x)
     if bias.shape != x.shape[-1:]:
@@ -81,7 +81,9 @@ def _fake_bwd(
 
 
 def _gelu(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
-    """The operator with any bias that broadcasts, with all digits where the result is small."""
+    """Return the operator with any bias that broadcasts, with
+    all digits where the result is small.
+    """
     wide = torch.promote_types(x.dtype, torch.float32)
     h = x.to(wide) + bias.to(wide)
     if approximate == "tanh":
@@ -92,7 +94,7 @@ def _gelu(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
 
 
 def decomposed(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, bias, approximate)
     return _gelu(x, bias, approximate)
 

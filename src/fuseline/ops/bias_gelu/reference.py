@@ -15,7 +15,9 @@ _TERMS = 80  # of the series and of the fraction; with 150 no more than an eps c
 
 
 def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh") -> Tensor:
-    """GELU of x + bias, for fp64 inputs: (1 + tanh(v)) / 2 is sigmoid(2v), (1 + erf) / 2 erfc."""
+    """Return GELU of x + bias, for fp64 inputs: (1 + tanh(v)) / 2
+    is sigmoid(2v), (1 + erf) / 2 erfc.
+    """
     h = x + bias
     if approximate == "tanh":
         return h * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3))
@@ -24,7 +26,7 @@ def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh") -> Tensor:
 
 
 def longdouble(direction: str, dy: Any, x: Any, bias: Any, approximate: str) -> tuple[Any, ...]:
-    """The output, or the gradients of x and bias, for numpy longdouble inputs."""
+    """Return the output, or the gradients of x and bias, for numpy longdouble inputs."""
     h = x + bias
     wide = np.longdouble
     pi = 4 * np.arctan(wide(1))
@@ -42,7 +44,9 @@ def longdouble(direction: str, dy: Any, x: Any, bias: Any, approximate: str) -> 
 
 
 def _normal(h: Any) -> Any:
-    """The normal distribution in long double, of which numpy has none: erfc(-h / sqrt(2)) / 2."""
+    """Return the normal distribution in long double, of which
+    numpy has none: erfc(-h / sqrt(2)) / 2.
+    """
     a = np.abs(h)
     density = np.exp(-a * a / 2) / np.sqrt(8 * np.arctan(np.longdouble(1)))
     tail = np.empty_like(a)

@@ -5,5 +5,5 @@ from torch import Tensor
 
 
 def double_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """torch.softmax, twice."""
+    """Return torch.softmax, twice."""
     return torch.softmax(torch.softmax(x, dim), dim)

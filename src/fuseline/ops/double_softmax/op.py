@@ -13,7 +13,7 @@ _NAME = "double_softmax"
 
 
 def double_softmax(x: Tensor, dim: int = 1, impl: str = "auto") -> Tensor:
-    """Softmax of the softmax over one dimension, reading x once.
+    """Return the softmax of the softmax over one dimension, reading x once.
 
     p = exp(x - max(x)) / sum(exp(x - max(x))), y = exp(p - max(p)) / sum(exp(p - max(p)));
     max(p) is exp(0) / sum(exp(x - max(x))).
@@ -37,7 +37,7 @@ def double_softmax(x: Tensor, dim: int = 1, impl: str = "auto") -> Tensor:
 
 
 def validate(x: Tensor, dim: int) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_along(_NAME, dim, x)
 
 
@@ -48,7 +48,7 @@ def _sizes(x: Tensor, dim: int) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def decomposed(x: Tensor, dim: int) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, dim)
     p = torch.softmax(x, dim, dtype=statistics_dtype(x))
     return torch.softmax(p, dim).to(x.dtype)

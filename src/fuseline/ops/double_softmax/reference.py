@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def double_softmax(x: Tensor) -> Tensor:
-    """exp(x - max(x)) / sum(exp(x - max(x))), twice, for fp64 inputs."""
+    """Return exp(x - max(x)) / sum(exp(x - max(x))), twice, for fp64 inputs."""
     for _ in range(2):
         e = torch.exp(x - x.detach().amax(-1, keepdim=True))
         x = e / e.sum(-1, keepdim=True)
@@ -18,7 +18,7 @@ def double_softmax(x: Tensor) -> Tensor:
 
 
 def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
-    """The output, or the gradient of x, for numpy longdouble inputs."""
+    """Return the output, or the gradient of x, for numpy longdouble inputs."""
     results = []
     for _ in range(2):
         e = np.exp(x - np.max(x, axis=-1, keepdims=True))

@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def horizontal_reduction_pointwise(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum, cos) of rows; the study's x has two dimensions."""
+    """Return (sum, cos) of rows; the study's x has two dimensions."""
     return torch.sum(x, -1), torch.cos(x)

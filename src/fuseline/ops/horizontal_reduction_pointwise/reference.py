@@ -15,7 +15,7 @@ def horizontal_reduction_pointwise(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
-    """The outputs, or the gradient of x, for numpy longdouble inputs."""
+    """Return the outputs, or the gradient of x, for numpy longdouble inputs."""
     if direction == "fwd":
         return np.sum(x, axis=-1), np.cos(x)
     dsum, dcos = dy

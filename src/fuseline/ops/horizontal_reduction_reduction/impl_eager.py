@@ -7,5 +7,5 @@ from torch import Tensor
 
 
 def horizontal_reduction_reduction(x: Tensor) -> tuple[Tensor, Tensor]:
-    """(sum, amax) of rows; the study's x has two dimensions."""
+    """Return (sum, amax) of rows; the study's x has two dimensions."""
     return torch.sum(x, -1), torch.amax(x, -1)

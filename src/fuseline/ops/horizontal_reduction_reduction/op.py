@@ -13,7 +13,7 @@ Pair = tuple[Tensor, Tensor]
 
 
 def horizontal_reduction_reduction(x: Tensor, impl: str = "auto") -> Pair:
-    """Sum and largest element over the last dimension, from one read of x.
+    """Return the sum and the largest element over the last dimension, from one read of x.
 
     sum = sum(x, -1), amax = max(x, -1).
 
@@ -36,7 +36,7 @@ def horizontal_reduction_reduction(x: Tensor, impl: str = "auto") -> Pair:
 
 
 def validate(x: Tensor) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_rows(_NAME, x)
     if x.shape[-1] == 0:
         raise ValueError(
@@ -50,7 +50,7 @@ def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def decomposed(x: Tensor) -> Pair:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x)
     # Widened, so that the two gradients of x are added before they are rounded.
     wide = x.to(torch.promote_types(x.dtype, torch.float32))

@@ -15,7 +15,7 @@ def horizontal_reduction_reduction(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
-    """The outputs, or the gradient of x, for numpy longdouble inputs."""
+    """Return the outputs, or the gradient of x, for numpy longdouble inputs."""
     largest = np.max(x, axis=-1, keepdims=True)
     if direction == "fwd":
         return np.sum(x, axis=-1), largest[..., 0]

@@ -12,7 +12,7 @@ def layer_norm(
     bias: Optional[Tensor],  # noqa: UP045
     eps: float,
 ) -> Tensor:
-    """y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias, fp32 inside for half types.
+    """Compute y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias, fp32 inside for half types.
 
     y has x's dtype.
     """

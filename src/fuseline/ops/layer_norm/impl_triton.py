@@ -45,7 +45,7 @@ def fwd(
     save: bool,
     wrap: Wrap | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-    """y of x's shape and dtype; mean and rstd (rows,) in fp32 (fp64 for fp64 x) if `save`.
+    """Return y of x's shape and dtype; mean and rstd (rows,) in fp32 (fp64 for fp64 x) if `save`.
 
     x: (rows, n_cols), last stride 1, any row stride. weight, bias: (n_cols,), contiguous. `wrap` is
     applied to each kernel before its launch; without it the kernel runs at once.
@@ -82,7 +82,7 @@ def bwd(
     need_dbias: bool,
     wrap: Wrap | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """dx of x's shape and dtype, dweight and dbias, each None unless needed; deterministic.
+    """Return dx of x's shape and dtype, dweight and dbias, each None unless needed; deterministic.
 
     With g = dy * w: dx = rstd * (g - mean(g) - xhat * mean(g * xhat)), dweight = sum over rows of
     dy * xhat, dbias = sum over rows of dy, both of weight's dtype, without one dbias of the

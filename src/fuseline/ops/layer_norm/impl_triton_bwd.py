@@ -23,7 +23,7 @@ def bwd_kernel(
     x_stride, VEC: tl.constexpr, DWEIGHT: tl.constexpr, DBIAS: tl.constexpr, ROWS: tl.constexpr,
     BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Owns every n-th tile of ROWS whole rows: reads dy, x, mean, rstd once, writes dx.
+    """Process every n-th tile of ROWS whole rows: read dy, x, mean, rstd once, write dx.
 
     Keeps the weight and its parts of dweight and dbias in registers, writes the parts at the end:
     those of TILES tiles at most, since registers have no place for sums of sums.
@@ -77,7 +77,7 @@ def dx_long_kernel(
     dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, shift_ptr, dx_ptr, n_cols, dy_stride, x_stride,
     VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads dy and x twice, the second time backwards, writes dx.
+    """Process one row: read dy and x twice, the second time backwards, write dx.
 
     Also writes shift, what xhat's mean is by the rounding of the saved one; without dx that alone.
     """

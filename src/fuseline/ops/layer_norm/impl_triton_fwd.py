@@ -13,7 +13,7 @@ _COUNTS = ["n_rows", "n_cols", "x_stride", "eps_high", "eps_low"]
 
 @triton.jit
 def _centred(x, first, mask):
-    """x - first of a row's elements, 0 for none, in fp64; of fp64 x with what that loses."""
+    """Return x - first of a row's elements, 0 for none, in fp64; of fp64 x with what that loses."""
     v = tl.where(mask, x, first).to(tl.float64)
     zero = tl.zeros_like(v)
     return add_pairs(v, zero, -first.to(tl.float64), zero)
@@ -21,7 +21,9 @@ def _centred(x, first, mask):
 
 @triton.jit
 def _add_sums(a, a_lost, b, b_lost, c, c_lost, d, d_lost):
-    """Two sums of one part of a row and those of another, each with what its additions lost."""
+    """Return two sums of one part of a row and those of
+    another, each with what its additions lost.
+    """
     first, first_lost = add_pairs(a, a_lost, c, c_lost)
     second, second_lost = add_pairs(b, b_lost, d, d_lost)
     return first, first_lost, second, second_lost
@@ -40,7 +42,7 @@ def _square(v, lost):
 
 @triton.jit
 def _sums(v, lost, axis: tl.constexpr, EXACT: tl.constexpr):
-    """Sums of v and of its squares and, if EXACT, what they lose."""
+    """Return the sums of v and of its squares and, if EXACT, what they lose."""
     if EXACT:
         square, square_lost = _square(v, lost)
         a, a_lost, b, b_lost = tl.reduce((v, lost, square, square_lost), axis, _add_sums)
@@ -53,14 +55,14 @@ def _sums(v, lost, axis: tl.constexpr, EXACT: tl.constexpr):
 
 @triton.jit
 def _over(a, lost, n):
-    """(a + lost) / n, and what of it the first does not hold."""
+    """Return (a + lost) / n, and what of it the first does not hold."""
     quotient = a / n
     return quotient, (tl.fma(-quotient, n, a) + lost) / n
 
 
 @triton.jit
 def _plus(a, a_lost, b, b_lost):
-    """The sum of two pairs, the second of which is what the first does not hold."""
+    """Return the sum of two pairs, the second of which is what the first does not hold."""
     total, lost = add_pairs(a, a_lost, b, b_lost)
     high = total + lost
     return high, lost - (high - total)
@@ -68,7 +70,8 @@ def _plus(a, a_lost, b, b_lost):
 
 @triton.jit
 def _moments(first, a, a_lost, b, b_lost, n_cols, eps, C: tl.constexpr):
-    """mean and rstd of rows, each with its rest, in C, from the sums of x - first and its squares.
+    """Return mean and rstd of rows, each with its rest, in C, from
+    the sums of x - first and its squares.
 
     first is one of n elements, so at most sqrt(n - 1) standard deviations off their mean, and the
     difference of the squares loses at most a factor n of the bits of the sums: of fp64 or, for
@@ -105,14 +108,14 @@ def _moments(first, a, a_lost, b, b_lost, n_cols, eps, C: tl.constexpr):
 
 @triton.jit
 def _in_range(variance, C: tl.constexpr):
-    """Whether C has a place for rstd and the sums had one for the squares; else look again."""
+    """Return whether C can represent rstd and the squares were in range; else use the fallback."""
     most: tl.constexpr = 1e280 if C == tl.float64 else 1e36  # noqa: SIM300
     return (variance * most >= 1.0) & (variance <= most)
 
 
 @triton.jit
 def _apply(x, mean, mean_rest, rstd, rstd_rest, w, b, HALF: tl.constexpr):
-    """(x - mean) * rstd * w + b, of which the last addition may leave little of its terms.
+    """Return (x - mean) * rstd * w + b, of which the last addition may leave little of its terms.
 
     Up to there xhat has what its roundings lose.
     """
@@ -141,7 +144,7 @@ def _second_look(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, rows, again, variance, n_cols, x_stride, eps,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns the rows marked `again`: reads x three times, writes y, mean and rstd, all in fp64.
+    """Process the rows marked `again`: read x three times, write y, mean and rstd, all in fp64.
 
     That holds the square of every fp32; fp64 rows are first scaled by a power of two.
     """
@@ -184,7 +187,7 @@ def fwd_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, n_rows, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS whole rows: reads x, weight and bias once, writes y, mean and rstd."""
+    """Process ROWS whole rows: read x, weight and bias once, write y, mean and rstd."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     HALF: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth == 16
     eps = float64_of(eps_high, eps_low)
@@ -222,7 +225,7 @@ def fwd_long_kernel(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
+    """Process one row: read x twice, the second time backwards from what the caches still hold."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     HALF: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth == 16
     eps = float64_of(eps_high, eps_low)

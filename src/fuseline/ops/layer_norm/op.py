@@ -39,7 +39,7 @@ def layer_norm(
     eps: float = 1e-5,
     impl: str = "auto",
 ) -> Tensor:
-    """Layer norm over the last dimension.
+    """Return the layer norm of x over its last dimension.
 
     y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias, var(x) = mean((x - mean(x))^2)
 
@@ -65,7 +65,7 @@ def layer_norm(
 
 
 def validate(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> float:
-    """Refuses what no implementation takes, naming the argument; returns eps."""
+    """Refuse what no implementation takes, naming the argument; return eps."""
     _validate_tensors(x, weight, bias)
     return arguments.require_eps(_NAME, eps, x)
 
@@ -114,7 +114,8 @@ def _fake_bwd(
 
 
 def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """The norm, whose parameters may be any that broadcast: the root-mean-square one of x - mean.
+    """Return the norm, whose parameters may be any that broadcast:
+    the root-mean-square one of x - mean.
 
     The mean is taken twice: a large one's rounding is found as the mean of what it leaves.
     """
@@ -126,7 +127,7 @@ def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: floa
 
 
 def decomposed(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     _validate_tensors(x, weight, bias)
     return _normalised(x, weight, bias, eps)
 

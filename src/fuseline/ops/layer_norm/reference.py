@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """y = (x - mean) * rsqrt(var + eps) * weight + bias for fp64 inputs, differentiable."""
+    """Compute y = (x - mean) * rsqrt(var + eps) * weight + bias for fp64 inputs, differentiable."""
     h = x - x.mean(-1, keepdim=True)
     y = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
     y = y if weight is None else y * weight
@@ -19,7 +19,9 @@ def layer_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 def longdouble(
     direction: str, dy: Any, x: Any, weight: Any, bias: Any, eps: float
 ) -> tuple[Any, ...]:
-    """Outputs ("fwd") or gradients of x, weight, bias ("bwd") from numpy.longdouble arrays."""
+    """Return the outputs ("fwd") or gradients of x, weight, bias
+    ("bwd") from numpy.longdouble arrays.
+    """
     h = x - x.mean(-1, keepdims=True)
     rstd = 1 / ((h * h).mean(-1, keepdims=True) + eps) ** 0.5
     xhat = h * rstd

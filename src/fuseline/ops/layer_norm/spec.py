@@ -16,7 +16,7 @@ from fuseline.ops.layer_norm.op import SELECTOR, layer_norm
 
 
 def _case(weight: str, bias: str) -> Case:
-    """Rows with parameters of the "same" dtype, of "float32" or with "none"."""
+    """Return the rows with parameters of the "same" dtype, of "float32" or with "none"."""
     name = f"5x193-weight_{weight}-bias_{bias}"
     return Case(name, {"shape": (5, 193), "weight": weight, "bias": bias}, ("check",))
 

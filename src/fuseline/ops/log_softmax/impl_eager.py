@@ -5,5 +5,5 @@ from torch import Tensor
 
 
 def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """torch.log_softmax over one dimension."""
+    """Return torch.log_softmax over one dimension."""
     return torch.log_softmax(x, dim)

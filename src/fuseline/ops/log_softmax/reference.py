@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 def log_softmax(x: Tensor) -> Tensor:
-    """x - max(x) - log(sum(exp(x - max(x)))) for fp64 inputs."""
+    """Return x - max(x) - log(sum(exp(x - max(x)))) for fp64 inputs."""
     shifted = x - x.detach().amax(-1, keepdim=True)
     return shifted - torch.log(torch.exp(shifted).sum(-1, keepdim=True))
 
 
 def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
-    """The output, or the gradient of x, for numpy longdouble inputs."""
+    """Return the output, or the gradient of x, for numpy longdouble inputs."""
     shifted = x - np.max(x, axis=-1, keepdims=True)
     y = shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
     if direction == "fwd":

@@ -15,7 +15,9 @@ def masked_softmax(
     scale: float = 1.0,
     log: bool = False,
 ) -> Tensor:
-    """torch's softmax or log_softmax of x * scale, plus the mask, -Inf where causal hides it."""
+    """Return torch's softmax or log_softmax of x * scale, plus
+    the mask, -Inf where causal hides it.
+    """
     z = x * scale
     if mask is not None:
         z = z + mask

@@ -31,7 +31,9 @@ _COUNTS = [
 
 @triton.jit
 def _exp(v):
-    """e^v of a v <= 0, -Inf or NaN. The hardware's is 2^v, and v * log2(e) in fp32 too short."""
+    """Return e^v of a v <= 0, -Inf or NaN. The hardware's is
+    2^v, and v * log2(e) in fp32 too short.
+    """
     if v.dtype == tl.float64:
         e = tl.exp(v)
     else:
@@ -46,7 +48,9 @@ def _exp(v):
 
 @triton.jit
 def _result(shifted, e, total, LOG: tl.constexpr):
-    """y of z - max(z), e = exp of it, or None, and the sum of that; one logarithm a row is fp64."""
+    """Return y of z - max(z), e = exp of it, or None, and the sum
+    of that; one logarithm a row is fp64.
+    """
     if LOG:
         y = shifted - tl.log(total.to(tl.float64)).to(shifted.dtype)
     else:
@@ -56,7 +60,9 @@ def _result(shifted, e, total, LOG: tl.constexpr):
 
 @triton.jit
 def _visible(rows, n_cols, queries):
-    """Columns of the rows that causal does not hide: the last row of a matrix sees all."""
+    """Return the columns of the rows that causal does not hide:
+    the last row of a matrix sees all.
+    """
     return tl.where(queries > 0, rows % tl.maximum(queries, 1) + 1 + n_cols - queries, n_cols)
 
 
@@ -64,7 +70,7 @@ def _visible(rows, n_cols, queries):
 def _mask_rows(
     mask_ptr, rows, size1, size2, size3, step0, step1, step2, step3, VEC: tl.constexpr
 ):  # fmt: skip
-    """Pointers to the first elements of the mask's rows."""
+    """Return the pointers to the first elements of the mask's rows."""
     third = rows // size3
     second = third // size2
     mask_ptr += rows % size3 * (step3 // VEC * VEC) + third % size2 * (step2 // VEC * VEC)
@@ -78,7 +84,7 @@ def _fwd_kernel(
     LOG: tl.constexpr, VEC: tl.constexpr, MASK_VEC: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS rows: reads what is seen of x and the mask, writes y."""
+    """Process ROWS rows: read what is seen of x and the mask, write y."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     scale = float64_of(scale_high, scale_low).to(acc)
     rows, _, cols, inside = tile(n_rows, n_cols, VEC, ROWS, BLOCK)
@@ -105,7 +111,7 @@ def _long_z(
     x_row, mask_row, start, n_cols, seen, scale, last,
     VEC: tl.constexpr, MASK_VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A block of a long row, and which of its columns exist."""
+    """Return a block of a long row, and which of its columns exist."""
     cols, inside = block(start, n_cols, VEC, BLOCK)
     visible = inside & (cols < seen)
     z = tl.load(x_row + cols, visible, other=0.0).to(scale.dtype) * scale
@@ -121,7 +127,7 @@ def _fwd_long_kernel(
     size1, size2, size3, step0, step1, step2, step3, last,
     LOG: tl.constexpr, VEC: tl.constexpr, MASK_VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads what is seen of x and the mask twice, backwards at last; writes y."""
+    """Process one row: read what is seen of x and the mask twice, backwards at last; write y."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     scale = float64_of(scale_high, scale_low).to(acc)
     row = tl.program_id(0).to(tl.int64)
@@ -168,7 +174,7 @@ def _bwd_kernel(
     dy_ptr, y_ptr, dx_ptr, n_rows, n_cols, dy_stride, y_stride, queries, scale_high, scale_low,
     LOG: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS rows: reads dy and y, writes dx."""
+    """Process ROWS rows: read dy and y, write dx."""
     acc: tl.constexpr = tl.float64 if y_ptr.dtype.element_ty == tl.float64 else tl.float32
     scale = float64_of(scale_high, scale_low).to(acc)
     rows, _, cols, inside = tile(n_rows, n_cols, VEC, ROWS, BLOCK)
@@ -185,7 +191,9 @@ def _bwd_long_kernel(
     dy_ptr, y_ptr, dx_ptr, n_rows, n_cols, dy_stride, y_stride, queries, scale_high, scale_low,
     LOG: tl.constexpr, VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads dy and y twice, the second time backwards from what caches still hold."""
+    """Process one row: read dy and y twice, the second time
+    backwards from what caches still hold.
+    """
     acc: tl.constexpr = tl.float64 if y_ptr.dtype.element_ty == tl.float64 else tl.float32
     scale = float64_of(scale_high, scale_low).to(acc)
     row = tl.program_id(0).to(tl.int64)
@@ -219,7 +227,9 @@ class _Steps(NamedTuple):
 
 
 def _steps(mask: torch.Tensor, shape: torch.Size) -> _Steps:
-    """The mask over rows of that shape: its leading dimensions, those collapsed that can be."""
+    """Return the mask over rows of that shape: its leading
+    dimensions, those collapsed that can be.
+    """
     wide = mask.resolve_neg().expand(shape)
     sizes, steps = [1], [0]
     for size, step in zip(shape[:-1], wide.stride()[:-1], strict=True):
@@ -248,7 +258,7 @@ def fwd(
     log: bool,
     wrap: Wrap | None = None,
 ) -> torch.Tensor:
-    """y of x's shape and dtype.
+    """Return y of x's shape and dtype.
 
     x: (rows, n_cols), last stride 1, any row stride; it was of `shape`, to which the mask
     broadcasts. queries: rows of a causal matrix, or 0. `wrap` is applied to the kernel before its
@@ -276,7 +286,7 @@ def bwd(
     log: bool,
     wrap: Wrap | None = None,
 ) -> torch.Tensor:
-    """dx of y's shape and dtype; dy and y as x of `fwd`."""
+    """Return dx of y's shape and dtype; dy and y as x of `fwd`."""
     dx = y.new_empty(y.shape)
     strides = (dy.stride(0), y.stride(0))
     meta = {"LOG": log, "VEC": vec(y, y.shape[1], *strides)}

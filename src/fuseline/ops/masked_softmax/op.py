@@ -29,7 +29,7 @@ def masked_softmax(
     log: bool = False,
     impl: str = "auto",
 ) -> Tensor:
-    """Softmax, or its logarithm, of scaled and masked rows.
+    """Return the softmax, or its logarithm, of scaled and masked rows.
 
     z = scale * x + mask, and -Inf in column j of row i where causal and j > i + N - M;
     y = exp(z - max(z)) / sum(exp(z - max(z))), or log of it.
@@ -60,7 +60,7 @@ def masked_softmax(
 
 
 def validate(x: Tensor, mask: Tensor | None, causal: bool, scale: float, log: bool) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     _require(x, causal, scale, log)
     if mask is not None:
         arguments.require_broadcast(_NAME, "mask", mask, x, or_float=True)
@@ -95,13 +95,13 @@ def _fake_bwd(dy: Tensor, y: Tensor, causal: bool, scale: float, log: bool) -> T
 
 
 def _hidden(x: Tensor) -> Tensor:
-    """What causal hides of the last two dimensions."""
+    """Return what causal hides of the last two dimensions."""
     queries, keys = x.shape[-2:]
     return torch.ones(queries, keys, dtype=torch.bool, device=x.device).triu(keys - queries + 1)
 
 
 def decomposed(x: Tensor, mask: Tensor | None, causal: bool, scale: float, log: bool) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, mask, causal, scale, log)
     z = x.to(statistics_dtype(x)) * scale
     if mask is not None:
@@ -113,7 +113,7 @@ def decomposed(x: Tensor, mask: Tensor | None, causal: bool, scale: float, log: 
 
 
 def _gradient(dy: Tensor, y: Tensor, causal: bool, scale: float, log: bool) -> Tensor:
-    """The formula of dx in differentiable torch operations."""
+    """Return the formula of dx in differentiable torch operations."""
     dtype = statistics_dtype(y)
     of = formulas.log_gradient if log else formulas.gradient
     dx = of(dy.to(dtype), y.to(dtype), -1) * scale
@@ -121,7 +121,7 @@ def _gradient(dy: Tensor, y: Tensor, causal: bool, scale: float, log: bool) -> T
 
 
 def _summed(dz: Tensor, shape: torch.Size) -> Tensor:
-    """The sum over the dimensions in which a mask of that shape was broadcast."""
+    """Return the sum over the dimensions in which a mask of that shape was broadcast."""
     lead = dz.dim() - len(shape)
     dims = [d for d in range(dz.dim()) if d < lead or shape[d - lead] == 1 != dz.shape[d]]
     return dz.sum(dims, dtype=statistics_dtype(dz)).view(shape) if dims else dz
@@ -210,7 +210,7 @@ def _triton_bwd(
 
 
 def _rows(x: Tensor, causal: bool) -> int:
-    """Rows of each matrix from which causal hides columns, 0 where it does not."""
+    """Return the rows of each matrix from which causal hides columns, 0 where it does not."""
     return x.shape[-2] if causal else 0
 
 

@@ -16,7 +16,7 @@ def masked_softmax(
     scale: float = 1.0,
     log: bool = False,
 ) -> Tensor:
-    """The softmax of scale * x + mask, or its logarithm, for fp64 inputs."""
+    """Return the softmax of scale * x + mask, or its logarithm, for fp64 inputs."""
     z = scale * x
     if mask is not None:
         z = z + mask
@@ -33,7 +33,7 @@ def masked_softmax(
 def longdouble(
     direction: str, dy: Any, x: Any, mask: Any, causal: bool, scale: float, log: bool
 ) -> tuple[Any, ...]:
-    """The output, or the gradients of x and the mask, for numpy longdouble inputs."""
+    """Return the output, or the gradients of x and the mask, for numpy longdouble inputs."""
     z = scale * x + (0 if mask is None else mask)
     seen = np.ones(x.shape[-2:] if causal else x.shape[-1:], dtype=bool)
     if causal:

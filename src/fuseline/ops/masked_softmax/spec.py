@@ -23,7 +23,7 @@ def _case(
     scale: float = 0.125,
     log: bool = False,
 ) -> Case:
-    """mask: "none", of x's shape ("same") or a "row" of it."""
+    """Return a case; mask: "none", of x's shape ("same") or a "row" of it."""
     name = "x".join(map(str, shape)) + f"-{mask}" * (mask != "none")
     name += "-causal" * causal + "-log" * log
     how = {"mask": mask, "causal": causal, "scale": scale, "log": log}

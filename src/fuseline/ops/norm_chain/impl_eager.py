@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def norm_chain(x: Tensor) -> Tensor:
-    """x *= sum(x, -1), three times."""
+    """Compute x *= sum(x, -1), three times."""
     x = x * torch.sum(x, -1, keepdim=True)
     x = x * torch.sum(x, -1, keepdim=True)
     return x * torch.sum(x, -1, keepdim=True)

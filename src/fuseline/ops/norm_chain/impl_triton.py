@@ -30,14 +30,14 @@ def _sixth(total):
 
 @triton.jit
 def _seventh(total, lost):
-    """(total + lost)^7, which `lost` would change by seven times itself."""
+    """Return (total + lost)^7, which `lost` would change by seven times itself."""
     power = _sixth(total) * total
     return tl.where(power == 0.0, power, power + 7 * power * (lost / total))
 
 
 @triton.jit
 def _fits(v, C: tl.constexpr):
-    """Whether C has v, of fp64, with all its bits."""
+    """Return whether C has v, of fp64, with all its bits."""
     magnitude = tl.abs(v)
     if C == tl.float64:  # noqa: SIM300
         return (v == 0.0) | ((magnitude >= 2.2250738585072014e-308) & (v - v == 0.0))
@@ -49,7 +49,7 @@ def _fwd_kernel(
     x_ptr, y_ptr, sum_ptr, n_rows, n_cols, x_stride,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS whole rows: reads x once, writes y and, where there is a place, the sums."""
+    """Process ROWS whole rows: read x once, write y and, unless null, the sums."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     rows, live, cols, mask = tile(n_rows, n_cols, VEC, ROWS, BLOCK)
     x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
@@ -72,7 +72,7 @@ def _bwd_kernel(
     dy_ptr, x_ptr, sum_ptr, dx_ptr, n_rows, n_cols, dy_stride, x_stride,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS whole rows: reads dy and x once, writes dx."""
+    """Process ROWS whole rows: read dy and x once, write dx."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     rows, live, cols, mask = tile(n_rows, n_cols, VEC, ROWS, BLOCK)
     x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
@@ -93,7 +93,9 @@ def _bwd_kernel(
 def _sum_of_products(
     a_row, b_row, factor, n_cols, VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The sum of a * b * factor over a row in blocks, and what its additions lost; b None: 1."""
+    """Return the sum of a * b * factor over a row in blocks, and
+    what its additions lost; b None: 1.
+    """
     total = tl.zeros((BLOCK,), tl.float64)
     lost = tl.zeros((BLOCK,), tl.float64)
     for start in range(0, n_cols, BLOCK):
@@ -118,7 +120,7 @@ def _sum_of_products(
 def _fwd_long_kernel(
     x_ptr, y_ptr, sum_ptr, n_cols, x_stride, VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
+    """Process one row: read x twice, the second time backwards from what the caches still hold."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
@@ -148,7 +150,7 @@ def _bwd_long_kernel(
     dy_ptr, x_ptr, sum_ptr, dx_ptr, n_cols, dy_stride, x_stride,
     VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads dy and x, then dy again, backwards from what the caches still hold."""
+    """Process one row: read dy and x, then dy again, backwards from what the caches still hold."""
     C: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
@@ -171,7 +173,7 @@ def _bwd_long_kernel(
 def fwd(
     x: torch.Tensor, save_sum: bool, wrap: Wrap | None = None
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """y of x's shape and dtype, and the sums (rows,) in fp64 if asked for.
+    """Return y of x's shape and dtype, and the sums (rows,) in fp64 if requested.
 
     x: (rows, n_cols), last stride 1, any row stride. `wrap` is applied to the kernel before its
     launch.
@@ -185,7 +187,7 @@ def fwd(
 def bwd(
     dy: torch.Tensor, x: torch.Tensor, total: torch.Tensor, wrap: Wrap | None = None
 ) -> torch.Tensor:
-    """dx of x's shape and dtype; dy and x as x of `fwd`, total as it gave it."""
+    """Return dx of x's shape and dtype; dy and x as x of `fwd`, total as it gave it."""
     dx = x.new_empty(x.shape)
     strides = (dy.stride(0), x.stride(0))
     _run(_bwd_kernel, _bwd_long_kernel, (dy, x, total, dx), strides, wrap)

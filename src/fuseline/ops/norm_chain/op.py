@@ -14,7 +14,7 @@ _NAME = "norm_chain"
 
 
 def norm_chain(x: Tensor, impl: str = "auto") -> Tensor:
-    """Three sums over the last dimension, each multiplied into x.
+    """Multiply x by its sum over the last dimension, three times.
 
     x *= sum(x, -1), three times; which is y = x * sum(x, -1)^7, since each sum is linear in x.
 
@@ -35,7 +35,7 @@ def norm_chain(x: Tensor, impl: str = "auto") -> Tensor:
 
 
 def validate(x: Tensor) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_rows(_NAME, x)
 
 
@@ -44,7 +44,7 @@ def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def decomposed(x: Tensor) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x)
     h = x.to(torch.float64)
     total = h.sum(-1, keepdim=True)

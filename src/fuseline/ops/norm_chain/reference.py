@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def norm_chain(x: Tensor) -> Tensor:
-    """x *= sum(x, -1), three times, for fp64 inputs."""
+    """Compute x *= sum(x, -1), three times, for fp64 inputs."""
     for _ in range(3):
         x = x * torch.sum(x, -1, keepdim=True)
     return x
 
 
 def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
-    """The output, or the gradient of x, for numpy longdouble inputs."""
+    """Return the output, or the gradient of x, for numpy longdouble inputs."""
     if direction == "fwd":
         for _ in range(3):
             x = x * np.sum(x, axis=-1, keepdims=True)

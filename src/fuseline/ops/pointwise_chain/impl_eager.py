@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def pointwise_chain(x: Tensor) -> Tensor:
-    """max(x * cos(x), cos(x)) + x * cos(x)."""
+    """Return max(x * cos(x), cos(x)) + x * cos(x)."""
     y = torch.cos(x)
     x = x * y
     y = torch.max(x, y)

@@ -17,7 +17,9 @@ _META = {"BLOCK": 1024, "num_warps": 4}
 
 @triton.jit
 def _block(numel, VEC: tl.constexpr, BLOCK: tl.constexpr):
-    """Where this program's elements begin, their places from there, and which of them exist."""
+    """Return where this program's elements begin, their places
+    from there, and which of them exist.
+    """
     start = tl.program_id(0).to(tl.int64) * BLOCK
     left = tl.minimum(numel - start, BLOCK).to(tl.int32)
     places = tl.arange(0, BLOCK)
@@ -26,7 +28,7 @@ def _block(numel, VEC: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["numel"])
 def _fwd_kernel(x_ptr, y_ptr, numel, VEC: tl.constexpr, BLOCK: tl.constexpr):
-    """Owns BLOCK elements: reads x, writes y."""
+    """Process BLOCK elements: read x, write y."""
     element: tl.constexpr = x_ptr.dtype.element_ty
     acc: tl.constexpr = tl.float64 if element == tl.float64 else tl.float32
     start, places, mask = _block(numel, VEC, BLOCK)
@@ -42,7 +44,7 @@ def _fwd_kernel(x_ptr, y_ptr, numel, VEC: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["numel"])
 def _bwd_kernel(dy_ptr, x_ptr, dx_ptr, numel, VEC: tl.constexpr, BLOCK: tl.constexpr):
-    """Owns BLOCK elements: reads dy and x, writes dx."""
+    """Process BLOCK elements: read dy and x, write dx."""
     element: tl.constexpr = x_ptr.dtype.element_ty
     acc: tl.constexpr = tl.float64 if element == tl.float64 else tl.float32
     start, places, mask = _block(numel, VEC, BLOCK)
@@ -57,14 +59,16 @@ def _bwd_kernel(dy_ptr, x_ptr, dx_ptr, numel, VEC: tl.constexpr, BLOCK: tl.const
 
 
 def fwd(x: torch.Tensor, wrap: Wrap | None = None) -> torch.Tensor:
-    """y of x's shape and dtype; x contiguous. `wrap` is applied to the kernel before its launch."""
+    """Return y of x's shape and dtype; x contiguous. `wrap` is
+    applied to the kernel before its launch.
+    """
     y = x.new_empty(x.shape)
     _run(_fwd_kernel, (x, y), wrap)
     return y
 
 
 def bwd(dy: torch.Tensor, x: torch.Tensor, wrap: Wrap | None = None) -> torch.Tensor:
-    """dx of x's shape and dtype; dy and x contiguous."""
+    """Return dx of x's shape and dtype; dy and x contiguous."""
     dx = x.new_empty(x.shape)
     _run(_bwd_kernel, (dy, x, dx), wrap)
     return dx

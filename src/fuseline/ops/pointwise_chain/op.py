@@ -14,7 +14,7 @@ _NAME = "pointwise_chain"
 
 
 def pointwise_chain(x: Tensor, impl: str = "auto") -> Tensor:
-    """Four pointwise steps: cos, mul, max and add.
+    """Return max(x * cos(x), cos(x)) + x * cos(x): cos, mul, max and add in one pass.
 
     y = max(x * c, c) + x * c, where c = cos(x).
 
@@ -35,7 +35,7 @@ def pointwise_chain(x: Tensor, impl: str = "auto") -> Tensor:
 
 
 def validate(x: Tensor) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_tensor(_NAME, x)
 
 
@@ -44,7 +44,7 @@ def _sizes(x: Tensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 
 def decomposed(x: Tensor) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x)
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return impl_eager.pointwise_chain(wide).to(x.dtype)

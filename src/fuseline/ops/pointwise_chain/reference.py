@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 def pointwise_chain(x: Tensor) -> Tensor:
-    """max(x * cos(x), cos(x)) + x * cos(x), for fp64 inputs."""
+    """Return max(x * cos(x), cos(x)) + x * cos(x), for fp64 inputs."""
     y = torch.cos(x)
     return torch.max(x * y, y) + x * y
 
 
 def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
-    """The output, or the gradient of x, for numpy longdouble inputs."""
+    """Return the output, or the gradient of x, for numpy longdouble inputs."""
     y, slope = np.cos(x), -np.sin(x)
     product, of_product = x * y, y + x * slope
     if direction == "fwd":  # y + x * y would lose more digits near x = -1 than long double has

@@ -12,7 +12,8 @@ def rms_norm(
     eps: float,
     weight_offset: float = 0.0,
 ) -> Tensor:
-    """y = x * rsqrt(mean(x^2) + eps) * (weight_offset + weight), fp32 inside for half types.
+    """Compute y = x * rsqrt(mean(x^2) + eps) * (weight_offset +
+    weight), fp32 inside for half types.
 
     y has x's dtype.
     """

@@ -43,7 +43,7 @@ def _fwd_kernel(
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, WEIGHT_FIRST: tl.constexpr,
     OFFSET: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS whole rows: reads x and the weight once, writes y and rstd."""
+    """Process ROWS whole rows: read x and the weight once, write y and rstd."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     eps = float64_of(eps_high, eps_low)
     width = n_cols // VEC * VEC
@@ -87,7 +87,7 @@ def _fwd_long_kernel(
     x_ptr, w_ptr, y_ptr, rstd_ptr, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
+    """Process one row: read x twice, the second time backwards from what the caches still hold."""
     acc: tl.constexpr = tl.float64 if x_ptr.dtype.element_ty == tl.float64 else tl.float32
     eps = float64_of(eps_high, eps_low)
     width = n_cols // VEC * VEC
@@ -131,7 +131,7 @@ def _bwd_kernel(
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
     OFFSET: tl.constexpr,
 ):  # fmt: skip
-    """Owns every n-th tile of ROWS whole rows: reads dy, x, rstd once, writes dx.
+    """Process every n-th tile of ROWS whole rows: read dy, x, rstd once, write dx.
 
     Keeps the weight and its part of dweight in registers, writes the part at the end.
     """
@@ -175,7 +175,7 @@ def _dx_long_kernel(
     dy_ptr, x_ptr, w_ptr, rstd_ptr, dx_ptr, n_cols, dy_stride, x_stride,
     VEC: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads dy and x twice, the second time backwards, writes dx."""
+    """Process one row: read dy and x twice, the second time backwards, write dx."""
     acc: tl.constexpr = rstd_ptr.dtype.element_ty
     width = n_cols // VEC * VEC
     row = tl.program_id(0).to(tl.int64)
@@ -211,7 +211,7 @@ def _dx_long_kernel(
 
 @lru_cache(maxsize=64)
 def table(device: torch.device) -> Table:
-    """The launch parameters for a device; the nearest table's for one without a name."""
+    """Return the launch parameters for a device; the nearest table's for one without a name."""
     name = None
     if device.type == "cuda" and torch.cuda.is_available():
         name = torch.cuda.get_device_name(device)
@@ -225,7 +225,9 @@ _WARPS_PER_SM = 64
 
 
 def candidates(direction: str, element_size: int, row: int | None) -> tuple[Tile, ...]:
-    """Tiles worth trying for rows up to this length (None: beyond all), a dozen or so."""
+    """Return the tiles worth trying for rows up to this length
+    (None: beyond all), a dozen or so.
+    """
     longest = _WHOLE[direction][element_size]
     blocks = [Tile(size, warps) for size in (4096, 8192) for warps in (8, 16)]
     if row is None or row > longest:
@@ -235,7 +237,7 @@ def candidates(direction: str, element_size: int, row: int | None) -> tuple[Tile
 
 
 def _warps(size: int, element_size: int, accesses: tuple[int, ...]) -> list[int]:
-    """Numbers of warps whose threads make so many accesses of 16 bytes each."""
+    """Return the numbers of warps whose threads make so many accesses of 16 bytes each."""
     found = [size * element_size // (16 * 32 * each) for each in accesses]
     return [warps for warps in found if 1 <= warps <= 32]
 
@@ -274,7 +276,7 @@ def _forward(
     weight_offset: float,
     tile: Tile | None,
 ) -> tuple[Any, Grid, tuple[Any, ...], dict[str, Any]]:
-    """The forward's launch: kernel, grid, arguments, meta."""
+    """Return the forward's launch: kernel, grid, arguments, meta."""
     n_rows, n_cols = x.shape
     if tile is None:
         tile = table(x.device).tile("fwd", x.element_size(), n_cols)
@@ -298,7 +300,7 @@ def fwd(
     wrap: Wrap | None = None,
     tile: Tile | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """y of x's shape and dtype, and rstd (rows,) in fp32 (fp64 for fp64 x) if `save_rstd`.
+    """Return y of x's shape and dtype, and rstd (rows,) in fp32 (fp64 for fp64 x) if `save_rstd`.
 
     x: (rows, n_cols), last stride 1, any row stride. weight: (n_cols,), contiguous;
     each `weight_offset` is a kernel of its own.
@@ -323,7 +325,7 @@ _MOST = 4096
 def _call(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, weight_offset: float
 ) -> tuple[Any, ...] | None:
-    """What a call is remembered under, None where it could not be repeated."""
+    """Return the key under which a call is remembered, None if it could not be repeated."""
     if not x.is_contiguous() or x.is_neg():
         return None
     index = x.get_device()
@@ -337,7 +339,8 @@ def _call(
 def again(
     x: torch.Tensor, weight: torch.Tensor | None, eps: float, weight_offset: float = 0.0
 ) -> torch.Tensor | None:
-    """y without rstd, if such a call has run before and can be repeated as it was; else None.
+    """Return y without rstd, if such a call has run before and
+    can be repeated as it was; else None.
 
     Nothing is checked but that it is such a call: what ran was right.
     """
@@ -382,7 +385,8 @@ def bwd(
     wrap: Wrap | None = None,
     tile: Tile | None = None,
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """dx of x's shape and dtype, dweight of weight's, each None unless needed; deterministic.
+    """Return dx of x's shape and dtype, dweight of weight's,
+    each None unless needed; deterministic.
 
     dx = rstd * (dy * w - xhat * mean(dy * w * xhat)), dweight = sum over rows of dy * xhat,
     xhat = x * rstd, w = weight_offset + weight. dy, x: (rows, n_cols), one dtype, last

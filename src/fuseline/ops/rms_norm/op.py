@@ -42,7 +42,7 @@ def rms_norm(
     *,
     weight_offset: float = 0.0,
 ) -> Tensor:
-    """Root-mean-square norm over the last dimension.
+    """Return the root-mean-square norm of x over its last dimension.
 
     y = x * rsqrt(mean(x^2) + eps) * (weight_offset + weight)
 
@@ -91,7 +91,7 @@ def rms_norm(
 def validate(
     x: Tensor, weight: Tensor | None, eps: float | None, weight_offset: float = 0.0
 ) -> float:
-    """Refuses what no implementation takes, naming the argument; returns eps."""
+    """Refuse what no implementation takes, naming the argument; return eps."""
     arguments.require_rows("rms_norm", x)
     arguments.require_weight("rms_norm", weight, x)
     arguments.require_weight_offset("rms_norm", weight_offset, weight)
@@ -135,7 +135,7 @@ def _fake_bwd(
 
 
 def decomposed(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, weight, None, weight_offset)
     return normalised(x, weight, eps, weight_offset)
 
@@ -267,13 +267,13 @@ def _triton_bwd(
 
 
 def triton_candidates(direction: Direction, element_size: int, row: int | None) -> tuple[Tile, ...]:
-    """Tiles worth trying for rows up to this length."""
+    """Return the tiles worth trying for rows up to this length."""
     found: tuple[Tile, ...] = _triton().candidates(direction, element_size, row)
     return found
 
 
 def triton_with(tile: Tile) -> Callable[..., Tensor]:
-    """RMSNorm in Triton with a tile of one's own: for the forward; with grad, the backward."""
+    """Return RMSNorm in Triton with a given tile: for the forward; with grad, the backward."""
     differentiable = _function(_triton_fwd, partial(_triton_bwd, tile=tile))
 
     def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:

@@ -9,7 +9,9 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
-    """y = x * rsqrt(mean(x^2) + eps) * (weight_offset + weight) for fp64 inputs, differentiable."""
+    """Compute y = x * rsqrt(mean(x^2) + eps) * (weight_offset +
+    weight) for fp64 inputs, differentiable.
+    """
     if weight is None and weight_offset != 0.0:
         raise ValueError(f"an offset of {weight_offset} to no weight")
     y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
@@ -19,7 +21,9 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float 
 def longdouble(
     direction: str, dy: Any, x: Any, weight: Any, eps: float, weight_offset: float = 0.0
 ) -> tuple[Any, ...]:
-    """Outputs ("fwd") or gradients of x and weight ("bwd") from numpy.longdouble arrays."""
+    """Return the outputs ("fwd") or gradients of x and weight
+    ("bwd") from numpy.longdouble arrays.
+    """
     rstd = 1 / ((x * x).mean(-1, keepdims=True) + eps) ** 0.5
     xhat = x * rstd
     factor = 1 if weight is None else weight_offset + weight

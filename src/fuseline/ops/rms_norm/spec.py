@@ -56,7 +56,7 @@ def _tuning_cases(row: int | None) -> tuple[Case, ...]:
 
 
 def _tuning_proofs(row: int | None) -> tuple[Case, ...]:
-    """Lengths within a class that no access and no tile divides."""
+    """Return lengths within a class that no access and no tile divides."""
     n = row or 2 * _TUNED_ROWS[-1]
     return (row_cases.case((7, n - n // 4 + 1)), row_cases.case((67, n - 1), weight="float32"))
 

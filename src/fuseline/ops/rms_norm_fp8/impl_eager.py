@@ -12,7 +12,9 @@ def rms_norm_fp8(
     scale: Tensor,
     eps: float,
 ) -> Tensor:
-    """x * rsqrt(mean(x^2) + eps) * weight / scale in fp32, between -448 and 448, rounded once."""
+    """Return x * rsqrt(mean(x^2) + eps) * weight / scale in fp32,
+    between -448 and 448, rounded once.
+    """
     h = x.to(torch.float32)
     v = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
     if weight is not None:

@@ -22,7 +22,7 @@ _WHOLE, _SIZE, _WARPS = 16384, 4096, 8
 
 @triton.jit
 def _e4m3(v):
-    """The bits of the e4m3 value nearest to an fp32 one, 448 for what is larger."""
+    """Return the bits of the e4m3 value nearest to an fp32 one, 448 for what is larger."""
     bits = v.to(tl.int32, bitcast=True)
     magnitude = bits & 0x7FFFFFFF
     capped = tl.minimum(magnitude, 0x43E00000)
@@ -38,7 +38,7 @@ def _whole_kernel(
     x_ptr, w_ptr, scale_ptr, y_ptr, n_rows, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns ROWS whole rows: reads x, the weight and the scale once, writes y."""
+    """Process ROWS whole rows: read x, the weight and the scale once, write y."""
     eps = float64_of(eps_high, eps_low)
     width = n_cols // VEC * VEC
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -71,7 +71,7 @@ def _long_kernel(
     x_ptr, w_ptr, scale_ptr, y_ptr, n_cols, x_stride, eps_high, eps_low,
     VEC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns one row: reads x twice, the second time backwards from what the caches still hold."""
+    """Process one row: read x twice, the second time backwards from what the caches still hold."""
     width = n_cols // VEC * VEC
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
@@ -101,7 +101,7 @@ def fwd(
     eps: float,
     wrap: Wrap | None = None,
 ) -> torch.Tensor:
-    """y of x's shape in float8_e4m3fn.
+    """Return y of x's shape in float8_e4m3fn.
 
     x: (rows, n_cols), last stride 1, any row stride. weight: (n_cols,), scale: one element, both
     contiguous. `wrap` is applied to the kernel before its launch.

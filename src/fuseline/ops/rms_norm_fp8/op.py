@@ -29,7 +29,7 @@ def rms_norm_fp8(
     eps: float | None = None,
     impl: str = "auto",
 ) -> Tensor:
-    """Root-mean-square norm over the last dimension, quantised to float8_e4m3fn.
+    """Return the root-mean-square norm over the last dimension, quantised to float8_e4m3fn.
 
     y = v / scale, v = x * rsqrt(mean(x^2) + eps) * weight
 
@@ -68,7 +68,7 @@ def rms_norm_fp8(
 
 
 def validate(x: Tensor, weight: Tensor | None, scale: Tensor, eps: float | None) -> float:
-    """Refuses what no implementation takes, naming the argument; returns eps."""
+    """Refuse what no implementation takes, naming the argument; return eps."""
     arguments.require_rows(_NAME, x, dtypes=DTYPES)
     arguments.require_weight(_NAME, weight, x)
     _require_scale(scale, x)

@@ -9,7 +9,7 @@ MOST = torch.finfo(torch.float8_e4m3fn).max
 
 
 def rms_norm_fp8(x: Tensor, weight: Tensor | None, scale: Tensor, eps: float) -> Tensor:
-    """x * rsqrt(mean(x^2) + eps) * weight / scale between -448 and 448, for fp64 inputs.
+    """Return x * rsqrt(mean(x^2) + eps) * weight / scale between -448 and 448, for fp64 inputs.
 
     Not rounded: the nearest e4m3 value is the one within half an ULP of it.
     """

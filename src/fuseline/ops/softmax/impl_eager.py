@@ -5,5 +5,5 @@ from torch import Tensor
 
 
 def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """torch.softmax over one dimension."""
+    """Return torch.softmax over one dimension."""
     return torch.softmax(x, dim)

@@ -29,7 +29,7 @@ def softmax(
     causal: bool = False,
     scale: float = 1.0,
 ) -> Tensor:
-    """Softmax over one dimension.
+    """Return the softmax over one dimension.
 
     y = exp(x - max(x)) / sum(exp(x - max(x)))
 
@@ -57,12 +57,12 @@ def softmax(
 
 
 def validate(x: Tensor, dim: int) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_along(_NAME, dim, x)
 
 
 def decomposed(x: Tensor, dim: int) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(x, dim)
     return formulas.softmax(x, dim)
 

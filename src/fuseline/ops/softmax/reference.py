@@ -10,13 +10,13 @@ from torch import Tensor
 
 
 def softmax(x: Tensor) -> Tensor:
-    """exp(x - max(x)) / sum(exp(x - max(x))) for fp64 inputs."""
+    """Return exp(x - max(x)) / sum(exp(x - max(x))) for fp64 inputs."""
     e = torch.exp(x - x.detach().amax(-1, keepdim=True))
     return e / e.sum(-1, keepdim=True)
 
 
 def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
-    """The output, or the gradient of x, for numpy longdouble inputs."""
+    """Return the output, or the gradient of x, for numpy longdouble inputs."""
     e = np.exp(x - np.max(x, axis=-1, keepdims=True))
     y = e / np.sum(e, axis=-1, keepdims=True)
     if direction == "fwd":

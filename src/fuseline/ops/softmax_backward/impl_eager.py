@@ -5,5 +5,5 @@ from torch import Tensor
 
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1) -> Tensor:
-    """y * (dy - sum(dy * y)) over one dimension."""
+    """Return y * (dy - sum(dy * y)) over one dimension."""
     return y * (dy - torch.sum(dy * y, dim, keepdim=True))

@@ -16,7 +16,7 @@ _NAME = "softmax_backward"
 
 
 def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1, impl: str = "auto") -> Tensor:
-    """Gradient of the softmax's input over one dimension.
+    """Return the gradient of the softmax's input over one dimension.
 
     dx = y * (dy - sum(dy * y))
 
@@ -38,7 +38,7 @@ def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1, impl: str = "auto") -
 
 
 def validate(dy: Tensor, y: Tensor, dim: int) -> None:
-    """Refuses what no implementation takes."""
+    """Refuse what no implementation takes."""
     arguments.require_along(_NAME, dim, dy, "dy")
     arguments.require_twin(_NAME, "y", y, dy, "dy")
 
@@ -49,7 +49,7 @@ def _fake(dy: Tensor, y: Tensor, dim: int) -> Tensor:
 
 
 def decomposed(dy: Tensor, y: Tensor, dim: int) -> Tensor:
-    """The operator in torch operations that autograd, vmap and jvp can take apart."""
+    """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     validate(dy, y, dim)
     return formulas.gradient(dy, y, dim)
 

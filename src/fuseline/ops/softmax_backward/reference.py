@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def softmax_backward(dy: Tensor, y: Tensor) -> Tensor:
-    """y * (dy - sum(dy * y)) for fp64 inputs."""
+    """Return y * (dy - sum(dy * y)) for fp64 inputs."""
     return y * (dy - (dy * y).sum(-1, keepdim=True))
 
 
 def longdouble(direction: str, ddx: Any, dy: Any, y: Any) -> tuple[Any, ...]:
-    """The output, or the gradients of dy and y, for numpy longdouble inputs."""
+    """Return the output, or the gradients of dy and y, for numpy longdouble inputs."""
     centred = dy - np.sum(dy * y, axis=-1, keepdims=True)
     if direction == "fwd":
         return (y * centred,)

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def inverse(v):
-    """1 / v, of fp32 to 1 ULP and 0 where that is below 2^-126."""
+    """Return 1 / v, of fp32 to 1 ULP and 0 where that is below 2^-126."""
     if v.dtype == tl.float32:
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [v], dtype=tl.float32, is_pure=True, pack=1
@@ -18,7 +18,7 @@ def inverse(v):
 
 @triton.jit
 def exp2(v):
-    """2^v, of fp32 to 2 ULP and 0 where that is below 2^-126."""
+    """Return 2^v, of fp32 to 2 ULP and 0 where that is below 2^-126."""
     if v.dtype == tl.float32:
         return tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=f,f", [v], dtype=tl.float32, is_pure=True, pack=1

@@ -137,7 +137,7 @@ def _heard(kernel: Any) -> bool:
 
 
 def _split(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
-    """The tensors, or None, that lead, and the integers."""
+    """Return the tensors, or None, that lead, and the integers."""
     count = 0
     for a in args:
         if isinstance(a, int):

@@ -32,7 +32,7 @@ def _long_kernel(
     VEC: tl.constexpr, DWEIGHT: tl.constexpr, DBIAS: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Owns BLOCK columns of every n-th tile of ROWS rows: reads dy (and x), writes partial rows.
+    """Process BLOCK columns of every n-th tile of ROWS rows: read dy (and x), write partial rows.
 
     xhat = (x - mean) * rstd - shift; without a mean x * rstd.
     """
@@ -80,7 +80,7 @@ def _long_kernel(
 def _finish_kernel(
     partial_ptr, first_ptr, second_ptr, n_partials, n_cols, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Owns BLOCK columns of one plane: reads its partial rows in a fixed order, writes the sum."""
+    """Process BLOCK columns of one plane: read its partial rows in a fixed order, write the sum."""
     plane = tl.program_id(1)
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     partial_ptr += tl.cast(plane, tl.int64) * n_partials * n_cols
@@ -98,7 +98,7 @@ def _finish_kernel(
 
 
 def partial_rows(x: torch.Tensor, size: int, programs: int, at_most_tiles: bool = False) -> int:
-    """Partial rows of a plane: as many as the device works on at once, or as there are tiles.
+    """Return the partial rows of a plane: as many as the device runs at once, or as tiles.
 
     Of tiles of `size` elements, so many on each SM; longer rows go to `sum_long`. With
     `at_most_tiles` one for every TILES of tiles at least.
@@ -127,7 +127,7 @@ def sum_long(
     dbias: bool,
     wrap: Wrap | None,
 ) -> None:
-    """Writes the partial rows where rows are too long for one program; which planes there are."""
+    """Write the partial rows of rows too long for one program; return which planes there are."""
     n_rows, n_cols = x.shape
     counts = (n_cols, dy.stride(0), x.stride(0))
     grid = (divide_up(n_cols, _LONG["BLOCK"]), partial.shape[-2])
@@ -139,7 +139,7 @@ def sum_long(
 def finish(
     partial: torch.Tensor, dtypes: Sequence[torch.dtype], wrap: Wrap | None
 ) -> list[torch.Tensor]:
-    """The sums of the partial rows, a plane each of `dtypes`; one kernel."""
+    """Return the sums of the partial rows, a plane each of `dtypes`; one kernel."""
     n_partials, n_cols = partial.shape[-2:]
     sums = [partial.new_empty((n_cols,), dtype=dtype) for dtype in dtypes]
     if n_cols > 0:

@@ -17,33 +17,33 @@ BLOCKS = tl.constexpr(8)
 
 @triton.jit
 def float64_of(high, low):
-    """A double from the two halves of its bits: Triton would round a Python float to fp32."""
+    """Return a double from the halves of its bits: Triton would round a Python float to fp32."""
     bits = (tl.cast(high, tl.int64) << 32) | (tl.cast(low, tl.int64) & 0xFFFFFFFF)
     return tl.cast(bits, tl.float64, bitcast=True)
 
 
 @triton.jit
 def divide(a, b):
-    """a / b correctly rounded, as fp64 always is; the plain fp32 division is 2 ULP off."""
+    """Return a / b correctly rounded, as fp64 always is; the plain fp32 division is 2 ULP off."""
     return a / b if a.dtype == tl.float64 else tl.div_rn(a, b)
 
 
 @triton.jit
 def inverse_sqrt(a):
-    """1 / sqrt(a), both steps correctly rounded; the hardware's rsqrt is 2 ULP off."""
+    """Return 1 / sqrt(a), both steps correctly rounded; the hardware's rsqrt is 2 ULP off."""
     return 1.0 / tl.sqrt(a) if a.dtype == tl.float64 else tl.div_rn(1.0, tl.sqrt_rn(a))
 
 
 @triton.jit
 def in_range(a):
-    """Whether a mean square is finite, not NaN, and large enough to be exact."""
+    """Return whether a mean square is finite, not NaN, and large enough to be exact."""
     tiny: tl.constexpr = TINY64 if a.dtype == tl.float64 else TINY32
     return (a >= tiny) & (a < float("inf"))
 
 
 @triton.jit
 def plus(w, OFFSET: tl.constexpr):
-    """OFFSET + w in w's own type; w itself for 0."""
+    """Return OFFSET + w in w's own type; w itself for 0."""
     return w if OFFSET == 0.0 else w + tl.full((), OFFSET, w.dtype)
 
 
@@ -52,7 +52,7 @@ def second_look(
     x_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, x_stride, eps,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr = 0.0,
 ):  # fmt: skip
-    """Owns the rows marked `again`: reads x twice, writes y and rstd.
+    """Process the rows marked `again`: read x twice, write y and rstd.
 
     fp64 holds the square of every fp32; fp64 rows are first scaled by a power of two.
     """

@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def add_pairs(a, a_lost, b, b_lost):
-    """Two sums in fp64, each with what its additions lost."""
+    """Return two sums in fp64, each with what its additions lost."""
     total = a + b
     moved = total - a
     return total, a_lost + b_lost + ((a - (total - moved)) + (b - moved))
@@ -16,14 +16,14 @@ def add_pairs(a, a_lost, b, b_lost):
 
 @triton.jit
 def terms(v):
-    """What a row's terms are added in: fp32 of half types, else fp64."""
+    """Return what a row's terms are added in: fp32 of half types, else fp64."""
     half: tl.constexpr = v.dtype.primitive_bitwidth == 16
     return v.to(tl.float32) if half else v.to(tl.float64)
 
 
 @triton.jit
 def row_sums(v):
-    """Sums over dimension 1 in fp64 and, of fp64, what its additions lost."""
+    """Return the sums over dimension 1 in fp64 and, of fp64, what its additions lost."""
     if v.dtype.primitive_bitwidth == 64:
         total, lost = tl.reduce((v, tl.zeros_like(v)), 1, add_pairs)
     else:
@@ -34,20 +34,20 @@ def row_sums(v):
 
 @triton.jit
 def whole(total, lost):
-    """A sum with what its additions lost, which is NaN where the sum is not finite."""
+    """Return a sum with what its additions lost, which is NaN where the sum is not finite."""
     return tl.where(total - total == 0.0, total + lost, total)
 
 
 @triton.jit
 def block(start, n_cols, VEC: tl.constexpr, BLOCK: tl.constexpr):
-    """The columns of a block, and whether they exist."""
+    """Return the columns of a block, and whether they exist."""
     cols = start + tl.arange(0, BLOCK)
     return cols, cols < n_cols // VEC * VEC
 
 
 @triton.jit
 def tile(n_rows, n_cols, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The rows and columns of a program that owns ROWS whole rows, and which of them exist."""
+    """Return rows and columns of a program that owns ROWS whole rows, and which of them exist."""
     rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     live = rows < n_rows
     cols, inside = block(0, n_cols, VEC, BLOCK)
@@ -56,5 +56,5 @@ def tile(n_rows, n_cols, VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.conste
 
 @triton.jit
 def places(ptr, rows, stride, cols, VEC: tl.constexpr):
-    """Pointers to the elements of a tile."""
+    """Return the pointers to the elements of a tile."""
     return ptr + rows[:, None] * (stride // VEC * VEC) + cols[None, :]

@@ -15,13 +15,13 @@ import triton
 
 
 def whole_meta(n_cols: int, size: int, warps: int) -> dict[str, int]:
-    """The constants of a kernel whose programs hold whole rows, of `size` elements together."""
+    """Return the constants of a kernel whose programs hold whole rows, `size` elements in all."""
     block = power_of_2(max(n_cols, 1))
     return {"ROWS": size // block, "BLOCK": block, "num_warps": warps}
 
 
 def power_of_2(n: int) -> int:
-    """The least from n on."""
+    """Return the least from n on."""
     # Triton's own takes ten times as long, but also the symbols of a compiler.
     power: int = 1 << (n - 1).bit_length() if type(n) is int else triton.next_power_of_2(n)
     return power
@@ -33,19 +33,21 @@ def divide_up(a: int, b: int) -> int:
 
 @lru_cache(maxsize=1024)
 def halves(eps: float) -> tuple[int, int]:
-    """The bits of a double as two signed 32-bit numbers; Inductor takes no larger constants."""
+    """Return the bits of a double as two signed 32-bit numbers, Inductor's largest constants."""
     low, high = struct.unpack("<ii", struct.pack("<d", eps))
     return high, low
 
 
 @lru_cache(maxsize=64)
 def processors(device: torch.device) -> int:
-    """SM count; 2 for the interpreter, which has none."""
+    """Return the sM count; 2 for the interpreter, which has none."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def vec(x: torch.Tensor, *steps: int) -> int:
-    """Elements of one memory access: at most 16 bytes, dividing every step between rows."""
+    """Return the elements of one memory access: at most 16
+    bytes, dividing every step between rows.
+    """
     return math.gcd(16 // x.element_size(), *steps)

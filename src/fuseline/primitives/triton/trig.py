@@ -13,7 +13,7 @@ LARGE_BITS = tl.constexpr(0x47800000)
 
 @triton.jit
 def cos_sin(x, element: tl.constexpr):
-    """(cos(x), sin(x)) of an x that came from memory as `element`.
+    """Return (cos(x), sin(x)) of an x that came from memory as `element`.
 
     The library's, but for half types: it takes more instructions than memory gives time for at 2
     bytes an element.
@@ -33,7 +33,7 @@ def cos_sin(x, element: tl.constexpr):
 
 @triton.jit
 def _cos_sin_short(x):
-    """Relative error of cos 2e-6, absolute of sin 1e-5, for fp32 |x| < 2^16.
+    """Return the relative error of cos 2e-6, absolute of sin 1e-5, for fp32 |x| < 2^16.
 
     x = (n + 1/2) * pi - r with |r| <= pi / 2; minimax polynomials of our own.
     """
