@@ -18,7 +18,7 @@ from fuseline.ops import (
     softmax,
     softmax_backward,
 )
-from fuseline.patching import patch, unpatch
+from fuseline.patching import patch, patch_status, unpatch
 from fuseline.takeover import disable, enable, enabled, status
 
 __version__ = "0.1.0"
@@ -38,6 +38,7 @@ __all__ = [
     "nn",
     "norm_chain",
     "patch",
+    "patch_status",
     "pointwise_chain",
     "rms_norm",
     "rms_norm_fp8",

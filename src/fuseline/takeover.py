@@ -16,6 +16,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from fuseline.core import native
 from fuseline.ops.bias_gelu.op import ATEN as GELU
 from fuseline.ops.layer_norm.op import ATEN as LAYER_NORM
+from fuseline.ops.layer_norm.op import SLOWER_THAN_TORCH
 from fuseline.ops.log_softmax.op import ATEN as LOG_SOFTMAX
 from fuseline.ops.rms_norm.op import ATEN as RMS_NORM
 from fuseline.ops.softmax.op import ATEN as SOFTMAX
@@ -28,8 +29,7 @@ TAKEOVERS = {
     "log_softmax": LOG_SOFTMAX,
     "gelu": GELU,
 }
-# Sums of more precision than ATen's, which take longer than ATen's.
-BY_NAME = {("layer_norm", "cpu")}
+BY_NAME = {("layer_norm", device) for device in SLOWER_THAN_TORCH}
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"
 NOTE = "torch.compile takes these operators apart before kernels are looked up: none of its calls"

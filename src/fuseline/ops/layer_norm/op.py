@@ -29,6 +29,8 @@ ATEN = {
         "bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
     ),
 }
+# Kinds of device on which torch's is faster: sums of more precision than ATen's take longer.
+SLOWER_THAN_TORCH = frozenset(("cpu",))
 Three = tuple[Tensor, Tensor, Tensor]
 
 

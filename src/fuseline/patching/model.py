@@ -1,0 +1,133 @@
+"""fuseline.patch, unpatch, patch_status: the norms of a model, each after a proof."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch.nn import Module
+
+from fuseline import nn
+from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM
+from fuseline.patching import form as structure
+from fuseline.patching.proof import Proof, prove
+from fuseline.patching.report import Calls, PatchStatus, Report
+from fuseline.patching.serving import (
+    Serving,
+    fixed_attributes,
+    install,
+    own_class,
+    remove,
+    replaced_forward,
+)
+
+_lock = threading.Lock()
+
+
+def patch(model: Module, impl: str = "auto") -> Report:
+    """Have the norms of a model run on fuseline.rms_norm and fuseline.layer_norm, in place.
+
+    model  any module: torch.nn.RMSNorm, torch.nn.LayerNorm and what looks like them (no children, a
+           parameter `weight`, perhaps a `bias`, an eps), as in transformers' Llama, Qwen, Mistral
+           and Gemma. Each is compared on random inputs, forward and gradients, with what would take
+           its place: x of 1 to 5 dimensions, all dtypes, training and eval, with and without
+           autocast.
+    impl   as in these two; "auto" leaves a layer norm on a CPU alone, where torch's is faster.
+
+    Calls of a kind that was not shown to give the same, of a tensor subclass, or of another dtype
+    than the weight's go to the module's own forward: fuseline.patch_status counts both. So a model
+    that moves to another kind of device is to be patched there. Parameters, buffers, hooks, names,
+    device and the state dict stay as they are, and a module is still an instance of its class;
+    calls in other threads stay right meanwhile. `unpatch` undoes it.
+    Raises TypeError (model) or ValueError (impl).
+    """
+    if not isinstance(model, Module):
+        raise TypeError(f"model: got a {type(model).__name__}, expected a torch.nn.Module")
+    if impl != "auto":
+        RMS_NORM.unavailable(impl, "cpu")  # refuses unknown names
+    with _lock:
+        return _Patch(model, impl).report()
+
+
+def unpatch(model: Module) -> int:
+    """Give the modules that `patch` replaced their own forward back; return their number."""
+    with _lock:
+        return sum([remove(module) for module in model.modules()])
+
+
+def patch_status(model: Module) -> PatchStatus:
+    """Return how many eager calls each patched module of a model has served, and which not."""
+    found = []
+    for name, module in model.named_modules():
+        serving: Serving | None = vars(module).get("_fuseline")
+        if serving is not None:
+            kind = own_class(module).__name__
+            found.append(Calls(name, kind, serving.served, dict(serving.own)))
+    return PatchStatus(tuple(found))
+
+
+class _Patch:
+    """One call of patch: modules that are alike are proven once."""
+
+    def __init__(self, model: Module, impl: str) -> None:
+        self.model, self.impl = model, impl
+        self.sharded = _is_sharded(model)
+        self.proofs: dict[Any, Proof | str] = {}
+
+    def report(self) -> Report:
+        replaced, kept, partly = [], [], []
+        for name, module in list(self.model.named_modules()):
+            if not structure.looks_like_a_norm(module):
+                continue
+            kind = own_class(module).__name__
+            found = self._serving(module)
+            if isinstance(found, str):
+                kept.append((name, kind, found))
+                continue
+            install(module, found)
+            replaced.append((name, kind))
+            partly += [(name, kind, why) for why in found.proof.missing]
+        return Report(tuple(replaced), tuple(kept), tuple(partly))
+
+    def _serving(self, module: Module) -> Serving | str:
+        """Return what would serve a module, or why it is left alone."""
+        if isinstance(module, nn.RMSNorm) or "_fuseline" in vars(module):
+            return "it runs on fuseline already"
+        if replaced_forward(module):
+            return "its forward was replaced on the instance"
+        if why := structure.unlike(module) or structure.unfit(module, self.sharded):
+            return why
+        weight, _ = structure.parameters(module)
+        device = torch.device("cpu") if weight is None else weight.device
+        forms = structure.forms(module, self.impl)
+        fixed = fixed_attributes(module, forms[0])
+        if isinstance(fixed, str):
+            return fixed
+        reasons = [structure.unavailable(form, device.type) for form in forms]
+        able = [form for form, reason in zip(forms, reasons, strict=True) if reason is None]
+        if not able:
+            return str(reasons[0])
+        proof = self._proof(module, able, device, fixed)
+        if isinstance(proof, str):
+            return proof
+        why = structure.slower(proof.form, device.type)
+        return why if why else Serving(proof, device.type, fixed)
+
+    def _proof(self, module: Module, forms: Any, device: torch.device, fixed: Any) -> Proof | str:
+        own = own_class(module)
+        eps = getattr(module, forms[0].eps_name)
+        try:
+            key = hash((own, tuple(forms), device, fixed, eps)), own, repr(fixed), eps
+        except TypeError:  # an attribute that may change: no other module is alike
+            return prove(module, own, forms, device)
+        if key not in self.proofs:
+            self.proofs[key] = prove(module, own, forms, device)
+        return self.proofs[key]
+
+
+def _is_sharded(model: Module) -> bool:
+    """Whether FSDP gathers the parameters of the model before it runs."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in model.modules())

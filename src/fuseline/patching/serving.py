@@ -1,0 +1,217 @@
+"""A module that runs on our kernels where that is proven: its state, its class, and back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import cache
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.compiler import is_compiling
+from torch.nn import Module, Parameter
+
+from fuseline.patching.form import Form, parameters
+from fuseline.patching.probe import INTERNALS, is_plain
+from fuseline.patching.proof import Cell, Proof
+
+# Tensors that our operators take as they are; what another class means by a norm is its own.
+PLAIN = frozenset((Tensor, Parameter, FakeTensor, FunctionalTensor))
+# Attributes that others keep on a module and that no forward reads.
+BOOKKEEPING = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", "forward"))
+
+_counting = threading.Lock()
+
+
+class Serving:
+    """What a patched module carries: which of its calls run on our kernels, and how many did.
+
+    fixed   attributes that the proof had, with their values; where one differs nothing is proven
+    served  eager calls that ran on our kernels
+    own     eager calls that went to the module's own forward, by reason
+    """
+
+    def __init__(self, proof: Proof, device_type: str, fixed: tuple[tuple[str, Any], ...]) -> None:
+        self.proof, self.device_type, self.fixed = proof, device_type, fixed
+        self.form: Form = proof.form
+        self.cells: frozenset[Cell] = proof.cells
+        self.served = 0
+        self.own: dict[str, int] = {}
+
+    def refusal(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+        """Return why a call goes to the module's own forward, or None."""
+        if len(args) != 1 or kwargs:
+            return "called with more than one positional argument"
+        x, form = args[0], self.form
+        weight, bias = parameters(module)
+        for name, t in (("x", x), ("weight", weight), ("bias", bias)):
+            if t is not None and type(t) not in PLAIN:
+                return f"{name} is a {type(t).__name__}"
+        if (weight is not None, bias is not None) != (form.weight, form.bias):
+            return "another set of parameters than was proven"
+        dims = len(form.shape)
+        if x.shape[-dims:] != form.shape or (weight is not None and weight.shape != form.shape):
+            return "x or weight of another shape than was proven"
+        for name, t in (("weight", weight), ("bias", bias)):
+            if t is not None and t.dtype != x.dtype:
+                return f"x is {x.dtype}, {name} {t.dtype}"
+        return self._unproven(module, x)
+
+    def _unproven(self, module: Any, x: Tensor) -> str | None:
+        device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
+        if device != self.device_type:
+            return f"x is on {device}, proven on {self.device_type}: patch again"
+        to = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+        cell = (x.dim(), x.dtype, to, module.training)
+        if cell not in self.cells:
+            cast = "" if to is None else f", autocast to {to}"
+            mode = "training" if module.training else "eval"
+            return f"not proven: x of {x.dim()} dimensions, {x.dtype}{cast}, in {mode}"
+        if not self.proof.square and self.form.shape[-1] in x.shape[:-1]:
+            return "not proven: a leading dimension of x as long as the norm's own"
+        for name, value in self.fixed:
+            if getattr(module, name, None) != value:
+                return f"its {name} was changed after patch"
+        eps = getattr(module, self.form.eps_name)
+        if (eps is None) != self.form.eps_is_none or not (eps is None or _is_eps(eps)):
+            return f"its {self.form.eps_name} is no number >= 0 any more"
+        return None
+
+    def count(self, why: str | None) -> None:
+        with _counting:
+            if why is None:
+                self.served += 1
+            else:
+                self.own[why] = self.own.get(why, 0) + 1
+
+
+def _is_eps(eps: object) -> bool:
+    return isinstance(eps, (float, int)) and eps >= 0
+
+
+class Patched(Module):
+    """Comes before a module's own class; without a Serving on the instance it changes nothing."""
+
+    _fuseline: Serving | None = None
+
+    def __prepare_scriptable__(self) -> Module:
+        if self._fuseline is None:
+            return self
+        raise RuntimeError(
+            f"torch.jit.script: {type(self).__name__} runs on fuseline, expected a module that "
+            "torch can compile: call fuseline.unpatch(model) first"
+        )
+
+    def __copy__(self) -> Module:
+        made: Module = object.__new__(type(self))
+        vars(made).update(vars(self))
+        return made
+
+
+@cache
+def patched_class(own: Any) -> Any:
+    """Return the subclass of a module's class whose forward asks the instance's Serving."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        serving: Serving | None = self._fuseline
+        if serving is not None:
+            tracing = not is_compiling() and torch._C._get_tracing_state() is not None
+            why = "torch.jit traces" if tracing else serving.refusal(self, args, kwargs)
+            if not is_compiling():
+                serving.count(why)
+            if why is None:
+                eps = getattr(self, serving.form.eps_name)
+                return serving.form.compute(args[0], *parameters(self), eps)
+        return own.forward(self, *args, **kwargs)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        make, args, *rest = own.__reduce_ex__(self, protocol)
+        if type(self) is not made:  # a later class's: its own business, as without us
+            return make, args, *rest
+        return _revived, (make, tuple(own if a is made else a for a in args)), *rest
+
+    members = {"forward": forward, "__reduce_ex__": __reduce_ex__, "__module__": own.__module__}
+    made = type(f"Fuseline{own.__name__}", (Patched, own), members)
+    return made
+
+
+def _revived(make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """Return a module of a class that is made at run time; what is pickled is how."""
+    module = make(*args)
+    own: Any = type(module)
+    module.__class__ = patched_class(own)
+    return module
+
+
+def own_class(module: Module) -> type[Module]:
+    """Return the class of a module without ours, if ours is the last."""
+    kind = type(module)
+    return kind.__mro__[2] if _is_made(kind) else kind
+
+
+def _is_made(kind: type[Module]) -> bool:
+    return Patched in kind.__bases__
+
+
+def fixed_attributes(module: Module, form: Form) -> tuple[tuple[str, Any], ...] | str:
+    """Return the attributes that a forward may read beside eps, or why they cannot be watched."""
+    fixed = []
+    for name, value in vars(module).items():
+        if name in INTERNALS or name in BOOKKEEPING or name == form.eps_name:
+            continue
+        if isinstance(value, Tensor) or not (is_plain(value) or callable(value)):
+            return f"its {name} is a {type(value).__name__}, on which its results may depend"
+        fixed.append((name, value))
+    return tuple(fixed)
+
+
+def install(module: Any, serving: Serving) -> None:
+    """Have a module run on our kernels; each step leaves other threads' calls right."""
+    if not isinstance(module, Patched):
+        own: Any = type(module)
+        made = patched_class(own)
+        module.__class__ = made
+        _rebind(module, own.forward, made.forward)
+    vars(module)["_fuseline"] = serving
+
+
+def remove(module: Any) -> bool:
+    """Give a module its own forward back; return whether it ran on ours.
+
+    A class that came after ours (of a parametrization, of FSDP) stays, ours under it does nothing.
+    """
+    found = vars(module).pop("_fuseline", None) is not None
+    made = type(module)
+    if _is_made(made):
+        own = own_class(module)
+        _rebind(module, made.forward, own.forward)
+        module.__class__ = own
+    return found
+
+
+def replaced_forward(module: Any) -> bool:
+    """Whether a call of the module does not come to its class's forward.
+
+    accelerate's hooks keep that one as `_old_forward`.
+    """
+    state = vars(module)
+    return "forward" in state and not any(
+        _bound(module, name, type(module).forward) for name in ("forward", "_old_forward")
+    )
+
+
+def _bound(module: Any, name: str, function: Any) -> bool:
+    method = vars(module).get(name)
+    return (
+        isinstance(method, MethodType) and method.__self__ is module and method.__func__ is function
+    )
+
+
+def _rebind(module: Any, old: Any, new: Any) -> None:
+    for name in ("forward", "_old_forward"):
+        if _bound(module, name, old):
+            vars(module)[name] = MethodType(new, module)
