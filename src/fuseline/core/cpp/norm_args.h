@@ -161,7 +161,7 @@ inline Tensor allocate_statistic(const Tensor& x, size_t ones = 0) {
   return allocate({shape.data(), shape.size()}, stat_dtype(x.scalar_type()), device_of(x));
 }
 
-// The stand-in for a gradient that was not asked for.
+// The stand-in for a gradient that was not requested.
 inline Tensor allocate_none(const Tensor& x) {
   const int64_t zero = 0;
   return allocate(IntHeaderOnlyArrayRef(&zero, 1), x.scalar_type(), device_of(x));

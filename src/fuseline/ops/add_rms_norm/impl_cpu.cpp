@@ -9,7 +9,7 @@ namespace {
 
 const rms::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
-// Makes y and new_residual and, where there is a place for it, rstd.
+// Makes y, new_residual and rstd unless its pointer is null.
 std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& residual,
                                    std::optional<Tensor> weight, double eps, Tensor* rstd) {
   check_fwd(x, residual, weight);

@@ -5,7 +5,7 @@
 namespace fuseline::add_rms_norm {
 namespace {
 
-// Makes y and new_residual and, where there is a place for it, rstd.
+// Makes y, new_residual and rstd unless its pointer is null.
 std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& residual,
                                    std::optional<Tensor> weight, double eps, Tensor* rstd) {
   check_fwd(x, residual, weight);

@@ -17,7 +17,7 @@ struct Axis {
   int64_t size = 1;
   std::array<int64_t, kOperands> strides{};
 
-  // Whether a step of this axis is a whole turn of `inner`, for every operand.
+  // Whether a step of this axis is a whole turn of `inner`, forevery operand.
   bool continues(const Axis& inner) const {
     for (int o = 0; o < kOperands; ++o) {
       if (strides[o] != inner.strides[o] * inner.size) return false;

@@ -22,7 +22,7 @@ inline void check(const Tensor& dy, const Tensor& x, Tensor& bias) {
   kArgs.check_twin("dy", dy, x);
 }
 
-// Each empty where it is not asked for.
+// Each empty if not requested.
 struct Gradients {
   Tensor dx, dbias;
 

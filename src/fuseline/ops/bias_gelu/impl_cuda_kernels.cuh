@@ -7,7 +7,7 @@ namespace fuseline::bias_gelu {
 
 constexpr int kThreads = 256;
 
-// How the backward works: threads side by side, and blocks that a multiprocessor is to have room
+// How the backward works: threads side by side, and blocks that a multiprocessor should hold
 // for.
 template <typename T>
 struct BackwardPlan {

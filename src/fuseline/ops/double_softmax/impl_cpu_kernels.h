@@ -17,7 +17,7 @@ struct Stats {
   C second;
 };
 
-// Reads x (twice). Writes y and, where there is a place, the statistics.
+// Reads x (twice). Writes y and the statistics where their pointers are not null.
 template <class X>
 void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
@@ -78,7 +78,7 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
   }
 }
 
-// The forward over columns. Reads x. Writes y and, where there is a place, the statistics.
+// The forward over columns. Reads x. Writes y and the statistics where their pointers are not null.
 template <class X>
 void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;

@@ -12,7 +12,7 @@ using rows::Packs;
 
 // cos(x); the sum is written where a row ends.
 template <typename T_>
-struct Forward : rows::Alone {
+struct Forward : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Total = ExactSum<T>;
@@ -38,7 +38,7 @@ struct Forward : rows::Alone {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row&, const Packs<Forward, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     return cos_sin<true, false, T>(pack.v[0]).cos;
   }
   __device__ void finish(const Row& row, int64_t index) const {
@@ -48,7 +48,7 @@ struct Forward : rows::Alone {
 
 // dx = dsum - dcos * sin(x), of (dcos, x).
 template <typename T_>
-struct Backward : rows::Alone {
+struct Backward : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Again = Backward;
@@ -64,7 +64,7 @@ struct Backward : rows::Alone {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> dx = cos_sin<false, true, T>(pack.v[1]).sin;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) dx.v[v] = row - pack.v[0].v[v] * dx.v[v];

@@ -77,7 +77,7 @@ __device__ __forceinline__ SumAndMost<T, COUNTS> over_lanes(SumAndMost<T, COUNTS
 // Nothing but what is written where a row ends: the sum, the largest and, if COUNTS, how many are
 // as large.
 template <typename T_, bool COUNTS>
-struct Forward : rows::Alone {
+struct Forward : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Total = SumAndMost<T, COUNTS>;
@@ -124,7 +124,7 @@ struct Forward : rows::Alone {
 
 // dx = dsum and, where x is the largest, its share of damax; NaN in a row with a NaN.
 template <typename T_>
-struct Backward : rows::Alone {
+struct Backward : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Again = Backward;
@@ -144,7 +144,7 @@ struct Backward : rows::Alone {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> dx = pack.v[0];
     for (S& v : dx.v) v = v == row.amax ? row.most : row.least;
     return dx;

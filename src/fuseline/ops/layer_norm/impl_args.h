@@ -25,7 +25,7 @@ inline void check(const Tensor& dy, const Tensor& x, std::optional<Tensor>& weig
   kArgs.check_statistic("rstd", rstd, x);
 }
 
-// dx, dweight and dbias, each empty where it is not asked for. dbias has the dtype of the weight,
+// dx, dweight and dbias, each empty if not requested. dbias has the dtype of the weight,
 // or of the statistics where there is none: the bias itself is not there.
 struct Gradients {
   Tensor dx, dweight, dbias;

@@ -21,7 +21,7 @@ int parameter_of(const std::optional<Tensor>& t) {
   return static_cast<int>(f32 ? Parameter::f32 : Parameter::own);
 }
 
-// Writes mean and rstd where there is a place for them.
+// Writes mean and rstd where their pointers are not null.
 Tensor forward(const Tensor& x, std::optional<Tensor> weight, std::optional<Tensor> bias,
                double eps, const Tensor* mean, const Tensor* rstd) {
   Tensor y = allocate_like(x);

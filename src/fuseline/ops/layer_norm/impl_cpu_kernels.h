@@ -26,7 +26,7 @@ struct Moments {
   Pair<C> mean, rstd;
 };
 
-// A row, the one after it, and its place in y. Asks for the other two while the row is read: the
+// A row, the one after it, and its place in y. Prefetches the other two while the row is read: the
 // processor's own prefetchers rest while y is written.
 template <class X>
 struct Place {
@@ -109,7 +109,7 @@ inline long double element(const P* parameter, int64_t i, long double) {
   return load<double>(parameter + i, Short{1})[0];
 }
 
-// The whole of it as it is written, for a row whose rstd or squares C has no place for, be they Inf
+// The whole of it as it is written, for a row whose rstd or squares C cannot represent, be they Inf
 // or NaN. Owns one row. Returns its moments.
 template <class X, class W, class B, class C = Compute<X>>
 __attribute__((noinline)) Moments<C> plain_row(const X* x, const W* w, const B* b, X* y, int64_t n,
@@ -130,7 +130,7 @@ __attribute__((noinline)) Moments<C> plain_row(const X* x, const W* w, const B* 
 }
 
 // Owns rows [first, last). Reads x twice, the second time from cache, weight, bias. Writes y and,
-// if asked for, mean and rstd.
+// if requested, mean and rstd.
 template <class X, class W, class B>
 void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
@@ -213,7 +213,7 @@ inline void backward_parameters(const Row<X, C>* rows, int64_t n, double* dweigh
 }
 
 // Owns rows [first, last), four at a time: their sum is taken in C, the sum of such sums in fp64.
-// Reads dy, x, mean, rstd, weight. Writes dx, dweight and dbias, whichever is asked for.
+// Reads dy, x, mean, rstd, weight. Writes dx, dweight and dbias, whichever is requested.
 template <class X, class W>
 void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dweight,
               double* dbias) {

@@ -28,21 +28,21 @@ constexpr double kUp = 0x1p600, kDown = 0x1p-600;
 // y = (x - mean) / sqrt(var + eps) * weight + bias; mean and rstd are written where there is a
 // place.
 template <typename T_, typename W, bool BOTH, bool HELD = true>
-struct Forward : rows::Plain {
+struct Forward : rows::DefaultTraits {
   using T = T_;
   using S = Stat<T>;
   template <int ROUND>
   using Part = std::conditional_t<ROUND == 0, ExactSum<T>, Sum<TotalOf<T, HELD>>>;
   using Again = Forward<T, W, BOTH, false>;
   static constexpr int INPUTS = 1, ROUNDS = 2;
-  static constexpr bool REPAIRS = true;
+  static constexpr bool HAS_FALLBACK = true;
   struct Row {
-    S mean, rest, rstd;  // mean + rest is the row's
-    bool strange;        // S has no place for the squares, or for rstd
+    S mean, rest, rstd;   // mean + rest is the row's
+    bool needs_fallback;  // S cannot represent the squares or rstd
   };
   const W *weight, *bias;  // null: none, if not BOTH
   double eps, inv_n;       // 1 / n: the processor takes long to divide
-  S *mean_out, *rstd_out;  // null: not asked for
+  S *mean_out, *rstd_out;  // null: not requested
 
   static __device__ S nothing() { return 0; }
   bool aligned() const {
@@ -87,7 +87,7 @@ struct Forward : rows::Plain {
       const S var = fmax(squares, S(0)) + static_cast<S>(eps);
       row.rstd = inverse_sqrt<T>(var);
       constexpr S kMost = sizeof(S) == 8 ? 1e280 : 1e36;
-      row.strange = !(var * kMost >= 1 && var <= kMost);
+      row.needs_fallback = !(var * kMost >= 1 && var <= kMost);
     }
   }
   __device__ __forceinline__ void set_mean(Row& row, const Sum<double>& sum, int64_t n) const {
@@ -154,21 +154,21 @@ struct Forward : rows::Plain {
     }
   };
   template <int VEC>
-  struct Ahead {
+  struct Operands {
     Parameter<VEC> weight, bias;
   };
   template <int VEC, bool EARLY>
-  __device__ __forceinline__ Ahead<VEC> ahead(bool wanted, int64_t column) const {
-    Ahead<VEC> a;
+  __device__ __forceinline__ Operands<VEC> operands(bool wanted, int64_t column) const {
+    Operands<VEC> a;
     a.weight.template load<EARLY>(wanted, weight, column, kNone[kOnes<W>]);
     a.bias.template load<EARLY>(wanted, bias, column, kNone[0]);
     return a;
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Forward, VEC>& pack,
-                                                const Ahead<VEC>& ahead) const {
+                                                const Operands<VEC>& operands) const {
     Values<S, VEC> y = pack.v[0];
-    const auto w = ahead.weight.values(), b = ahead.bias.values();
+    const auto w = operands.weight.values(), b = operands.bias.values();
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
       const S d = HELD ? y.v[v] : y.v[v] - row.mean;
@@ -183,12 +183,12 @@ struct Forward : rows::Plain {
     if (mean_out) mean_out[index] = row.mean + row.rest;
     if (rstd_out) rstd_out[index] = row.rstd;
   }
-  __device__ bool strange(const Row& row) const { return row.strange; }
+  __device__ bool needs_fallback(const Row& row) const { return row.needs_fallback; }
   // Reads the row three times, all in fp64: that holds the square of every fp32; rows of fp64 are
   // first scaled by a power of two. `whole` adds up over the row.
   template <typename Whole>
-  __device__ void repair(const ArgsOf<Forward>& a, int64_t index, int64_t first, int64_t step,
-                         bool again, const Whole& whole) const {
+  __device__ void fallback(const ArgsOf<Forward>& a, int64_t index, int64_t first, int64_t step,
+                           bool again, const Whole& whole) const {
     const T* const x = a.in[0] + index * a.stride[0];
     const auto at = [&](int64_t col) { return static_cast<double>(to_stat(x[col])); };
     double scale = 1;

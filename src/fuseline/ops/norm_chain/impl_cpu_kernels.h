@@ -23,7 +23,7 @@ long double sum_of(int64_t n, const Term& term) {
   }
 }
 
-// The chain as it is written, for a row whose factor has no place in fp64, be it of Inf or NaN.
+// The chain as it is written, for a row whose factor is out of fp64's range, be it of Inf or NaN.
 template <class X>
 __attribute__((noinline)) void plain_row(const X* x, X* y, int64_t n) {
   long double factor = 1;

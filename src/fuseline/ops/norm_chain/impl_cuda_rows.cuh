@@ -22,9 +22,9 @@ __device__ __forceinline__ bool fits(double v) {
 
 __device__ __forceinline__ double sixth(double v) { return (v * v) * (v * v) * (v * v); }
 
-// y = x * sum^7; the sum is written where there is a place.
+// y = x * sum^7; the sum is written unless its pointer is null.
 template <typename T_>
-struct Forward : rows::Alone {
+struct Forward : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Total = ExactSum<T>;
@@ -32,11 +32,11 @@ struct Forward : rows::Alone {
   using Part = Total;
   using Again = Forward;
   static constexpr int INPUTS = 1, ROUNDS = 1;
-  static constexpr bool REPAIRS = true;
+  static constexpr bool HAS_FALLBACK = true;
   struct Row {
     double sum;
     S power;
-    bool strange;  // S has no such power
+    bool needs_fallback;  // S cannot represent the power
   };
   double* sums;
 
@@ -59,7 +59,7 @@ struct Forward : rows::Alone {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Forward, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> y = pack.v[0];
     for (S& v : y.v) v *= row.power;
     return y;
@@ -67,11 +67,11 @@ struct Forward : rows::Alone {
   __device__ void finish(const Row& row, int64_t index) const {
     if (sums) sums[index] = row.sum;
   }
-  __device__ bool strange(const Row& row) const { return row.strange; }
+  __device__ bool needs_fallback(const Row& row) const { return row.needs_fallback; }
   // The chain as it is written, in fp64. `whole` adds up over the row.
   template <typename Whole>
-  __device__ void repair(const ArgsOf<Forward>& a, int64_t index, int64_t first, int64_t step,
-                         bool again, const Whole& whole) const {
+  __device__ void fallback(const ArgsOf<Forward>& a, int64_t index, int64_t first, int64_t step,
+                           bool again, const Whole& whole) const {
     const T* const x = a.in[0] + index * a.stride[0];
     double factors[3] = {1, 1, 1};
     const auto chain = [&](int64_t col) {
@@ -90,7 +90,7 @@ struct Forward : rows::Alone {
 
 // dx = dy * sum^7 + 7 * sum^6 * dot, dot = sum(dy * x), of (dy, x).
 template <typename T_>
-struct Backward : rows::Alone {
+struct Backward : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Total = ExactSum<T>;
@@ -125,7 +125,7 @@ struct Backward : rows::Alone {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> dx = pack.v[0];
     if (row.fits) {
       const S power = static_cast<S>(row.power), shift = static_cast<S>(row.shift);

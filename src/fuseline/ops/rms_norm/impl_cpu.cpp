@@ -9,7 +9,7 @@ namespace {
 
 const rms::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
-// Makes y and, where there is a place for it, rstd (allocate_statistic says what `ones` are).
+// Makes y and rstd unless its pointer is null (allocate_statistic says what `ones` are).
 Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, double weight_offset,
                Tensor* rstd, size_t ones = 0) {
   check_x_weight(x, weight, weight_offset);

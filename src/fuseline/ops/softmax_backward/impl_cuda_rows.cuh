@@ -27,7 +27,7 @@ __device__ __forceinline__ Sums<S> over_lanes(const Sums<S>& p, int width, int s
 // Of (ddx, dy, y), with a and b their sums:
 //   of_dy = y * (ddx - a),   of_y = ddx * (dy - b) - dy * a.
 template <typename T_>
-struct Bwd : rows::Alone {
+struct Bwd : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Total = Sums<S>;
@@ -60,7 +60,7 @@ struct Bwd : rows::Alone {
   template <int VEC>
   __device__ __forceinline__ rows::Outputs<S, VEC, 2> out(const Row& row,
                                                           const Packs<Bwd, VEC>& pack,
-                                                          rows::Nothing) const {
+                                                          rows::NoOperands) const {
     rows::Outputs<S, VEC, 2> of;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {

@@ -8,12 +8,13 @@ namespace fuseline {
 
 // Bytes of shared memory that hold `elements` from any address on.
 template <typename T>
-__host__ __device__ constexpr int room_for(int64_t elements) {
+__host__ __device__ constexpr int smem_bytes_for(int64_t elements) {
   return static_cast<int>((elements * sizeof(T) + 15) / 16 * 16 + 16);
 }
 
-// A barrier that bulk copies report to. Before sm_90 tiles come by ordinary loads and nobody waits.
-struct Arrival {
+// An mbarrier that bulk copies report to. Before sm_90 tiles are loaded by ordinary loads: no
+// waiting.
+struct Mbarrier {
   uint64_t state;
 
   __device__ static unsigned address(const void* p) {
@@ -25,7 +26,7 @@ struct Arrival {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
   }
-  // Counts one of the copies, which is to bring so many bytes.
+  // Counts one of the copies, which will transfer that many bytes.
   __device__ void expect(unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(&state)),
@@ -37,7 +38,7 @@ struct Arrival {
   template <bool RETAIN = false>
   __device__ void copy(void* to, const void* from, unsigned bytes) {
 #if __CUDA_ARCH__ >= 900
-    // What was read from this room through the other proxy was read before.
+    // Order reads of this buffer through the generic proxy before the copy.
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     expect(bytes);
     if (bytes == 0) return;
@@ -75,16 +76,17 @@ struct Tiles {
   int64_t rows, stride;
   int n;
 
-  // Where a tile begins in its room: as far behind a multiple of 16 bytes as in memory.
-  __device__ T* place(unsigned char* room, int64_t first) const {
+  // Start of a tile in its buffer: as far past a multiple of 16 bytes as in memory.
+  __device__ T* place(unsigned char* smem, int64_t first) const {
     const auto address = reinterpret_cast<uintptr_t>(begin + first * stride);
-    return reinterpret_cast<T*>(room + (stride == n ? address % 16 : 0));
+    return reinterpret_cast<T*>(smem + (stride == n ? address % 16 : 0));
   }
 
-  // Begins to bring rows first ... first + count; all threads of the block call. The tile is there
-  // when they have synchronised and then waited for `arrival`.
-  __device__ void bring(unsigned char* room, int64_t first, int count, Arrival& arrival) const {
-    T* const to = place(room, first);
+  // Starts to load rows first ... first + count; all threads of the block call. The tile is there
+  // when they have synchronised and then waited for `barrier`.
+  __device__ void load_async(unsigned char* smem, int64_t first, int count,
+                             Mbarrier& barrier) const {
+    T* const to = place(smem, first);
     const T* const from = begin + first * stride;
 #if __CUDA_ARCH__ >= 900
     if (stride == n) {
@@ -95,7 +97,7 @@ struct Tiles {
       if (high > reinterpret_cast<uintptr_t>(begin + rows * n)) high -= 16;
       if (high < low) high = low;
       if (threadIdx.x == 0) {
-        arrival.copy(room + (low - start / 16 * 16), reinterpret_cast<const void*>(low),
+        barrier.copy(smem + (low - start / 16 * 16), reinterpret_cast<const void*>(low),
                      static_cast<unsigned>(high - low));
       }
       // What lies before and behind those packs, by element.
@@ -107,7 +109,7 @@ struct Tiles {
       }
       return;
     }
-    if (threadIdx.x == 0) arrival.copy(nullptr, nullptr, 0);
+    if (threadIdx.x == 0) barrier.copy(nullptr, nullptr, 0);
 #endif
     for (int row = 0; row < count; ++row) {
       for (int col = threadIdx.x; col < n; col += blockDim.x) {

@@ -17,31 +17,32 @@ int log2_at_least(int64_t v) {
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Shared memory and L1 are one memory, and a kernel that does not say how it is to be split finds
-// it as the kernel before left it: after one that took much of it as shared, loads have so little
-// room that a row of 16384 takes a fifth longer (docs/decisions/0004).
+// it as the kernel before left it: after one that took much of it as shared, L1 is so
+// small that a row of 16384 takes a fifth longer
+// (docs/decisions/logs/0004-rmsnorm-measurements.md).
 constexpr int kSmallShare = 10;  // percent that the small arrays of a forward kernel need
 
-// The answers, yes or no or how many, to a question that is asked once a device.
-class Answers {
+// A value, boolean or count, that is computed once for each device.
+class PerDeviceCache {
  public:
-  template <typename Ask>
-  int of(const Ask& ask) {
+  template <typename Compute>
+  int of(const Compute& compute) {
     int device = 0;
     cudaGetDevice(&device);
     std::atomic<int>& known = known_[device % 64];
     if (known.load(std::memory_order_acquire) == 0) {
-      known.store(1 + static_cast<int>(ask()), std::memory_order_release);
+      known.store(1 + static_cast<int>(compute()), std::memory_order_release);
     }
     return known.load(std::memory_order_acquire) - 1;
   }
 
  private:
-  std::atomic<int> known_[64] = {};  // 1 more than the answer; 0: not asked
+  std::atomic<int> known_[64] = {};  // 1 more than the value; 0: not computed yet
 };
 
 // Sets an attribute of a kernel before its first launch on each device.
 template <typename Kernel>
-void prepare(Kernel* kernel, cudaFuncAttribute attribute, int value, Answers& done) {
+void prepare(Kernel* kernel, cudaFuncAttribute attribute, int value, PerDeviceCache& done) {
   done.of([&] { return cudaFuncSetAttribute(kernel, attribute, value) == cudaSuccess; });
 }
 

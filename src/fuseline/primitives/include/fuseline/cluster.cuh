@@ -37,13 +37,13 @@ struct Cluster {
   }
 };
 
-// Where the blocks of a cluster leave their parts of a sum, in each of them. An arrival counts what
-// is sent; the cluster's own barrier would first wait for everything that was stored to memory.
+// Where the blocks of a cluster leave their parts of a sum, in each of them. An mbarrier counts
+// what is sent; the cluster's own barrier would first wait foreverything that was stored to memory.
 template <typename Part>
 struct ClusterParts {
   Part blocks[kMaxCluster];
   Part warps[kWarp];
-  Arrival arrival;
+  Mbarrier barrier;
 
   // Writes v to blocks[from] of block `to`.
   __device__ void send(unsigned from, unsigned to, const Part& v) {
@@ -58,8 +58,8 @@ struct ClusterParts {
           "mapa.shared::cluster.u32 place, %0, %2;\n"
           "mapa.shared::cluster.u32 barrier, %1, %2;\n"
           "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [place], %3, [barrier];\n"
-          "}" ::"r"(Arrival::address(&blocks[from]) + i * 8),
-          "r"(Arrival::address(&arrival)), "r"(to), "l"(words[i])
+          "}" ::"r"(Mbarrier::address(&blocks[from]) + i * 8),
+          "r"(Mbarrier::address(&barrier)), "r"(to), "l"(words[i])
           : "memory");
     }
 #endif
@@ -70,7 +70,7 @@ struct ClusterParts {
     asm volatile(
         "{\n.reg .pred done;\n"
         "again_%=:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-        "@!done bra again_%=;\n}" ::"r"(Arrival::address(&arrival)),
+        "@!done bra again_%=;\n}" ::"r"(Mbarrier::address(&barrier)),
         "r"(parity)
         : "memory");
 #endif
@@ -83,7 +83,7 @@ struct ClusterParts {
 template <typename Part>
 __device__ __forceinline__ Part cluster_part(const Cluster& cluster, const Part& block,
                                              ClusterParts<Part>& place, unsigned parity = 0) {
-  if (threadIdx.x == 0) place.arrival.expect(cluster.size * sizeof(Part));
+  if (threadIdx.x == 0) place.barrier.expect(cluster.size * sizeof(Part));
   if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, block);
   place.wait(parity);
   return over_lanes(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);

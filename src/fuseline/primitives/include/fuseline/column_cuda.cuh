@@ -22,15 +22,15 @@ constexpr int kColumnParts = 1024;
 
 // Where a thread is: `width` threads of VEC columns side by side, `depth` down them.
 template <typename Op, int VEC>
-struct Place {
+struct ColumnThread {
   using T = typename Op::T;
   int width, depth, lane, down;
   bool active;
   int64_t column;
   const T* in[Op::INPUTS];
-  Places<T, Op::OUTPUTS> out;
+  OutputPointers<T, Op::OUTPUTS> out;
 
-  __device__ __forceinline__ Place(const ColumnArgsOf<Op>& a, int width)
+  __device__ __forceinline__ ColumnThread(const ColumnArgsOf<Op>& a, int width)
       : width(width),
         depth(blockDim.x / width),
         lane(threadIdx.x % width),
@@ -76,7 +76,7 @@ struct Place {
       Outputs<typename Op::S, VEC, Op::OUTPUTS> y;
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
-        const auto one = op.out(rows[v], held[v][i], Nothing{});
+        const auto one = op.out(rows[v], held[v][i], NoOperands{});
 #pragma unroll
         for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
       }
@@ -98,8 +98,8 @@ struct Place {
 
 // The parts of all threads of each column, together, in each of them, in an order that depends on
 // the block's shape alone: first of a warp's lanes, then of its warps.
-template <int ROUND, int VEC, typename Part, typename Place>
-__device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const Place& at) {
+template <int ROUND, int VEC, typename Part, typename ColumnThread>
+__device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const ColumnThread& at) {
   __shared__ Part scratch[kColumnParts];  // of this round
   const int in_warp = at.width < kWarp ? kWarp / at.width : 1, groups = at.depth / in_warp;
 #pragma unroll
@@ -127,7 +127,7 @@ __device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const Place& a
 
 // The sums over columns of which a thread holds ITEMS elements each.
 template <int ROUND, typename Op, int VEC, int ITEMS, typename There>
-__device__ __forceinline__ void column_rounds(const Op& op, const Place<Op, VEC>& at,
+__device__ __forceinline__ void column_rounds(const Op& op, const ColumnThread<Op, VEC>& at,
                                               typename Op::Row (&rows)[VEC],
                                               Packs<Op, 1> (&held)[VEC][ITEMS], int64_t n,
                                               const There& there) {
@@ -147,7 +147,7 @@ template <typename Op, int VEC, int ITEMS>
 __global__ void __launch_bounds__(kMaxBlock)
     column_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                   int width) {
-  const Place<Op, VEC> at(a, width);
+  const ColumnThread<Op, VEC> at(a, width);
   const int count = (at.active ? static_cast<int>(a.n) : 0) - at.down;  // from this thread's on
   const auto there = [&](int i) { return i * at.depth < count; };
   typename Op::Row rows[VEC];
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kMaxBlock)
 // The same of columns that are read again for each sum and for the output, ITEMS elements at once.
 template <int ROUND, int ITEMS, typename Op, int VEC>
 __device__ __forceinline__ void column_rounds_again(const Op& op, const ColumnArgsOf<Op>& a,
-                                                    const Place<Op, VEC>& at,
+                                                    const ColumnThread<Op, VEC>& at,
                                                     typename Op::Row (&rows)[VEC], int64_t count) {
   if constexpr (ROUND < Op::ROUNDS) {
     typename Op::template Part<ROUND> parts[VEC];
@@ -190,7 +190,7 @@ template <typename Op, int VEC, int ITEMS, int THREADS>
 __global__ void __launch_bounds__(THREADS)
     column_again_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                         int width) {
-  const Place<Op, VEC> at(a, width);
+  const ColumnThread<Op, VEC> at(a, width);
   const int64_t count = (at.active ? a.n : 0) - at.down;
   typename Op::Row rows[VEC];
   at.begin(op, a, rows);

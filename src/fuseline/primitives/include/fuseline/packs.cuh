@@ -139,8 +139,9 @@ __device__ __forceinline__ void store(T* p, const Pack<T, VEC>& pack) {
 constexpr uint64_t kEvictLast = 0x14f0000000000000;
 
 // p, what is read through which L2 lets go of last. What is written then leaves it sooner, and
-// memory gives 1 to 5 % more to kernels that read and write (docs/decisions/0005). Not for sm_100
-// and later: nvcc 13.0 crashes at a load of 32 bytes through such a pointer, which it makes there.
+// memory gives 1 to 5 % more to kernels that read and write
+// (docs/decisions/logs/0005-fusion-measurements.md). Not for sm_100 and later: nvcc 13.0 crashes at
+// a load of 32 bytes through such a pointer, which it makes there.
 template <typename T>
 __device__ __forceinline__ const T* retained(const T* p) {
 #if __CUDA_ARCH__ >= 800 && __CUDA_ARCH__ < 1000

@@ -20,7 +20,7 @@ inline const void* data_or_null(const std::optional<Tensor>& t) {
   return t ? t->const_data_ptr() : nullptr;
 }
 
-// Writes y and, where there is a place for it, rstd; with a residual, new_residual as well.
+// Writes y and rstd unless its pointer is null; with a residual, new_residual as well.
 inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* residual,
                     const std::optional<Tensor>& weight, double eps, const Tensor* new_residual,
                     const Tensor& y, const Tensor* rstd, double weight_offset = 0,
@@ -48,7 +48,7 @@ inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* resid
   parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
 }
 
-// dx (plus `added`, if there is one) and dweight, each empty where it is not asked for.
+// dx (plus `added`, if there is one) and dweight, each empty if not requested.
 inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor& dy,
                                            const std::optional<Tensor>& added, const Tensor& x,
                                            const std::optional<Tensor>& weight, const Tensor& rstd,

@@ -19,13 +19,13 @@ inline const void* data_or_null(const std::optional<Tensor>& t) {
   return t ? t->const_data_ptr() : nullptr;
 }
 
-// Room for what blocks exchange through memory; none, which costs nothing, where nothing is.
+// Buffer for what blocks exchange through memory; none, which costs nothing, where nothing is.
 inline std::optional<Tensor> allocate_sums(int64_t count, Device device) {
   if (count == 0) return std::nullopt;
   return allocate(IntHeaderOnlyArrayRef(&count, 1), ScalarType::Double, device);
 }
 
-// Writes y and, where there is a place for it, rstd; with a residual (ADDS), new_residual as well.
+// Writes y and rstd unless its pointer is null; with a residual (ADDS), new_residual as well.
 // If SCALES, y is in e4m3 and divided by `scale`, and x is not fp64.
 template <bool ADDS, bool SCALES = false>
 void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor>& weight,
@@ -65,7 +65,7 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   }));
 }
 
-// Writes dx and dweight where there is a place for them; what a kind has besides is in `p`.
+// Writes dx and dweight where their pointers are not null; what a kind has besides is in `p`.
 template <Kind KIND>
 void run_backward(BwdProblem& p, const Tensor& dy, const Tensor& x,
                   const std::optional<Tensor>& weight, const Tensor& rstd, const Tensor* dx,
@@ -99,7 +99,7 @@ void run_backward(BwdProblem& p, const Tensor& dy, const Tensor& x,
   }));
 }
 
-// dx (plus `added`, if ADDS and there is one) and dweight, each empty where it is not asked for.
+// dx (plus `added`, if ADDS and there is one) and dweight, each empty if not requested.
 template <bool ADDS>
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor>& added,
                                     const Tensor& x, const std::optional<Tensor>& weight,

@@ -86,7 +86,8 @@ __device__ __forceinline__ void write_warps(Stat<T> (&acc)[Shape::ITEMS][Shape::
 // pipeline needs no barrier. Needs n <= row_threads * ITEMS * VEC.
 template <typename T, typename W, typename Shape, Kind KIND>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int log_row_threads, int room) {
+    bwd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int log_row_threads,
+               int buffer_bytes) {
   using S = Stat<T>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
   constexpr bool MULTI_WARP = Shape::MULTI_WARP, KEEP = Shape::KEEP, ADDS = KIND == Kind::kAdds;
@@ -99,8 +100,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const int group = MULTI_WARP ? 0 : threadIdx.x >> log_row_threads;
   const int n = static_cast<int>(a.n), first = lane * VEC, step = row_threads * VEC;
   const int64_t row_step = static_cast<int64_t>(gridDim.x) * groups;
-  constexpr int ROOMS = kRooms<KIND>;
-  unsigned char* const rooms = shared + group * (STAGES * ROOMS * room);  // of this group
+  constexpr int BUFFERS = kBuffers<KIND>;
+  unsigned char* const smem = shared + group * (STAGES * BUFFERS * buffer_bytes);  // of this group
 
   int64_t ahead = static_cast<int64_t>(blockIdx.x) * groups + group;  // the next row to copy
   const T* x_ahead = a.x + ahead * a.x_stride;
@@ -111,18 +112,20 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const auto copy_item = [&](int i) {
     const int col = first + i * step;
     if (ahead >= a.rows || col >= n) return;
-    copy16(rooms + place_ahead + col * sizeof(T), x_ahead + col);
-    copy16(rooms + place_ahead + room + col * sizeof(T), dy_ahead + col);
+    copy16(smem + place_ahead + col * sizeof(T), x_ahead + col);
+    copy16(smem + place_ahead + buffer_bytes + col * sizeof(T), dy_ahead + col);
     if constexpr (ADDS) {
-      if (a.added) copy16(rooms + place_ahead + 2 * room + col * sizeof(T), added_ahead + col);
+      if (a.added)
+        copy16(smem + place_ahead + 2 * buffer_bytes + col * sizeof(T), added_ahead + col);
     }
   };
   const auto next_row = [&] {
     end_batch();
     ahead += row_step, x_ahead += row_step * a.x_stride, dy_ahead += row_step * a.dy_stride;
     if constexpr (ADDS) added_ahead += row_step * a.added_stride;
-    place_ahead =
-        place_ahead + ROOMS * room == STAGES * ROOMS * room ? 0 : place_ahead + ROOMS * room;
+    place_ahead = place_ahead + BUFFERS * buffer_bytes == STAGES * BUFFERS * buffer_bytes
+                      ? 0
+                      : place_ahead + BUFFERS * buffer_bytes;
   };
   const auto copy_row = [&] {
 #pragma unroll
@@ -148,12 +151,14 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     const bool active = MULTI_WARP || row < a.rows;
     const Moments<S, KIND> moments = moments_ahead;
     if (row + row_step < a.rows) moments_ahead = a.moments(row + row_step);
-    const T* const x = reinterpret_cast<const T*>(rooms + place);
-    const T* const dy = reinterpret_cast<const T*>(rooms + place + room);
-    const T* const added = reinterpret_cast<const T*>(rooms + place + 2 * room);
+    const T* const x = reinterpret_cast<const T*>(smem + place);
+    const T* const dy = reinterpret_cast<const T*>(smem + place + buffer_bytes);
+    const T* const added = reinterpret_cast<const T*>(smem + place + 2 * buffer_bytes);
     if constexpr (STAGES > 1) copy_row();
     wait_for_batch<STAGES - 1>();
-    place = place + ROOMS * room == STAGES * ROOMS * room ? 0 : place + ROOMS * room;
+    place = place + BUFFERS * buffer_bytes == STAGES * BUFFERS * buffer_bytes
+                ? 0
+                : place + BUFFERS * buffer_bytes;
 
     // A centred norm's g is dy until the second use, which knows xhat's shift.
     Values<S, VEC> xhat[KEEP ? ITEMS : 1], g[KEEP ? ITEMS : 1];

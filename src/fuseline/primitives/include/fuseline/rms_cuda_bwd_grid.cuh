@@ -39,43 +39,44 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
   using S = Stat<T>;
   static_assert(!kIsCentred<KIND>);
   constexpr bool ADDS = KIND == Kind::kAdds;
-  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STEP = Shape::STEP, ROOMS = kRooms<KIND>;
-  extern __shared__ __align__(16) unsigned char rooms[];
-  __shared__ Arrival arrivals[kMaxPlaces];
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STEP = Shape::STEP,
+                BUFFERS = kBuffers<KIND>;
+  extern __shared__ __align__(16) unsigned char smem[];
+  __shared__ Mbarrier barriers[kMaxSlots];
   __shared__ double warps[2][Shape::WARPS];
   __shared__ BwdTurn<S> turns[2];
   const GridBlock block(plan, a.rows, a.n);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, first = threadIdx.x * VEC;
   const bool exchanges = warp == Shape::WARPS;
   const int cols = exchanges ? 0 : block.cols - first;  // of the slice, from `first` on
-  const int room = plan.slice * static_cast<int>(sizeof(T));
-  const auto bring = [&](int turn) {
+  const int slice_bytes = plan.slice * static_cast<int>(sizeof(T));
+  const auto load_async = [&](int turn) {
     if (lane > 0 || turn >= block.rows) return;
-    const int place = turn % plan.places;
+    const int slot = turn % plan.slots;
     const int64_t row = block.row(plan, turn);
     const auto copy = [&](int nth, const T* from) {
-      arrivals[place].copy(rooms + (place * ROOMS + nth) * room, from + block.begin,
-                           from ? block.cols * static_cast<unsigned>(sizeof(T)) : 0);
+      barriers[slot].copy(smem + (slot * BUFFERS + nth) * slice_bytes, from + block.begin,
+                          from ? block.cols * static_cast<unsigned>(sizeof(T)) : 0);
     };
     copy(0, a.x + row * a.x_stride);
     copy(1, a.dy + row * a.dy_stride);
     if constexpr (ADDS) copy(2, a.added ? a.added + row * a.added_stride : nullptr);
   };
-  if (threadIdx.x < kMaxPlaces) arrivals[threadIdx.x].init(ROOMS);
+  if (threadIdx.x < kMaxSlots) barriers[threadIdx.x].init(BUFFERS);
   if (threadIdx.x == 0 && block.rows > 0) turns[1].next_rstd = a.rstd[block.group];
   __syncthreads();
-  if (exchanges) fill(plan, bring);
+  if (exchanges) fill(plan, load_async);
   Pack<W, VEC> weights[ITEMS];
   load_weight(a.weight ? a.weight + block.begin + first : nullptr, 0, STEP, cols, weights);
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) weights[i] = keep(weights[i], a.weight_offset);
 
   S acc[ITEMS][VEC] = {}, second[Shape::TWO_SUMS ? ITEMS : 1][VEC] = {};
-  Place in, out;
+  RingSlot in, out;
   for (int turn = 0; turn < block.rows + plan.lag; ++turn) {
     const int due = turn - plan.lag;  // the row that is written in this turn
     if (exchanges) {
-      refill(plan, turn, bring);
+      refill(plan, turn, load_async);
       const int asked = lane == 0 ? turn + 1 : due;  // by different lanes, or each were waited for
       const S rstd = asked >= 0 && asked < block.rows ? a.rstd[block.row(plan, asked)] : S(0);
       const double sum = exchange(plan, block, turn, warps[(turn + 1) % 2]);
@@ -84,10 +85,11 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
         turns[turn % 2].rstd = rstd, turns[turn % 2].mean = static_cast<S>(sum) * a.inv_n;
     } else if (turn < block.rows) {
       const Moments<S, KIND> moments{turns[(turn + 1) % 2].next_rstd};
-      const T* const x = reinterpret_cast<const T*>(rooms + in.index * ROOMS * room) + first;
+      const T* const x =
+          reinterpret_cast<const T*>(smem + in.index * BUFFERS * slice_bytes) + first;
       const T* const dy = x + plan.slice;
-      arrivals[in.index].wait(in.parity);
-      in.next(plan.places);
+      barriers[in.index].wait(in.parity);
+      in.next(plan.slots);
       S dot[2] = {};
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -123,10 +125,10 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
     const BwdTurn<S> now = turns[turn % 2];
     const Moments<S, KIND> moments{now.rstd};
     const Means<S, KIND> means({now.mean});
-    const T* const x = reinterpret_cast<const T*>(rooms + out.index * ROOMS * room) + first;
+    const T* const x = reinterpret_cast<const T*>(smem + out.index * BUFFERS * slice_bytes) + first;
     const T* const dy = x + plan.slice;
     const T* const added = dy + plan.slice;
-    out.next(plan.places);
+    out.next(plan.slots);
     if (!a.dx) continue;
     T* const dx = a.dx + block.row(plan, due) * a.n + block.begin + first;
 #pragma unroll

@@ -1,4 +1,4 @@
-// Backward kernel of the norm for rows that 16 bytes do not divide, or that lie askew.
+// Backward kernel of the norm for rows that 16 bytes do not divide, or that are misaligned.
 #pragma once
 
 #include "fuseline/rms_cuda_bwd.cuh"
@@ -10,28 +10,28 @@ __device__ Tiles<T> addends(const BwdArgs<T, W, Kind::kAdds>& a) {
   return {a.added, a.rows, a.added_stride, static_cast<int>(a.n)};
 }
 
-// Tensors whose tiles are brought.
+// Number of tensors whose tiles are loaded.
 template <typename T, typename W, Kind KIND>
-__device__ int brought(const BwdArgs<T, W, KIND>& a) {
+__device__ int copies_of(const BwdArgs<T, W, KIND>& a) {
   if constexpr (KIND == Kind::kAdds) return a.added ? 3 : 2;
   return 2;
 }
 
-// Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
-// of one row for each ROW_THREADS threads of the block (or of one row, if ROW_IS_BLOCK) and all
-// columns of them: a thread has lane, lane + row_threads, .... Reads x and dy once from memory, a
-// tile ahead of need; writes dx by element and partial rows as bwd_kernel does.
+// Rows that 16 bytes do not divide, or that are misaligned. Owns tiles blockIdx, blockIdx +
+// gridDim, ... of one row for each ROW_THREADS threads of the block (or of one row, if
+// ROW_IS_BLOCK) and all columns of them: a thread has lane, lane + row_threads, .... Reads x and dy
+// once from memory, a tile ahead of need; writes dx by element and partial rows as bwd_kernel does.
 template <typename T, typename W, typename Shape, Kind KIND>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int room) {
+    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int buffer_bytes) {
   using S = Stat<T>;
   constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
-  constexpr int ROOMS = kRooms<KIND>;
+  constexpr int BUFFERS = kBuffers<KIND>;
   constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP, ADDS = KIND == Kind::kAdds;
   constexpr bool CENTRED = kIsCentred<KIND>;
-  extern __shared__ __align__(16) unsigned char rooms[];
+  extern __shared__ __align__(16) unsigned char smem[];
   __shared__ S scratch[2][kSums<KIND>][Shape::MAX_THREADS / kWarp];
-  __shared__ Arrival arrivals[STAGES];
+  __shared__ Mbarrier barriers[STAGES];
   const int row_threads = ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
   const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
   const int tile = blockDim.x / row_threads, n = static_cast<int>(a.n);
@@ -39,21 +39,22 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const int64_t step = static_cast<int64_t>(gridDim.x) * tile;
   int64_t first = static_cast<int64_t>(blockIdx.x) * tile, ahead = first;
 
-  const auto bring = [&](int stage) {
+  const auto load_async = [&](int stage) {
     if (ahead < a.rows) {
       const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
-      xs.bring(rooms + ROOMS * stage * room, ahead, count, arrivals[stage]);
-      dys.bring(rooms + (ROOMS * stage + 1) * room, ahead, count, arrivals[stage]);
+      xs.load_async(smem + BUFFERS * stage * buffer_bytes, ahead, count, barriers[stage]);
+      dys.load_async(smem + (BUFFERS * stage + 1) * buffer_bytes, ahead, count, barriers[stage]);
       if constexpr (ADDS) {
         if (a.added)
-          addends(a).bring(rooms + (3 * stage + 2) * room, ahead, count, arrivals[stage]);
+          addends(a).load_async(smem + (3 * stage + 2) * buffer_bytes, ahead, count,
+                                barriers[stage]);
       }
     }
     ahead += step;
   };
-  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(brought(a));
+  if (threadIdx.x < STAGES) barriers[threadIdx.x].init(copies_of(a));
   __syncthreads();
-  for (int stage = 0; stage < STAGES; ++stage) bring(stage);
+  for (int stage = 0; stage < STAGES; ++stage) load_async(stage);
   S weights[ITEMS], acc[kPlanes<KIND>][ITEMS][1] = {};
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
@@ -72,13 +73,13 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
     const Moments<S, KIND> moments = moments_ahead;
     if (row + step < a.rows) moments_ahead = a.moments(row + step);
-    arrivals[stage].wait(parity);
-    const T* x = xs.place(rooms + ROOMS * stage * room, first) + group * n + lane;
-    const T* dy = dys.place(rooms + (ROOMS * stage + 1) * room, first) + group * n + lane;
+    barriers[stage].wait(parity);
+    const T* x = xs.place(smem + BUFFERS * stage * buffer_bytes, first) + group * n + lane;
+    const T* dy = dys.place(smem + (BUFFERS * stage + 1) * buffer_bytes, first) + group * n + lane;
     const T* added = nullptr;
     if constexpr (ADDS) {
       if (a.added) {
-        added = addends(a).place(rooms + (3 * stage + 2) * room, first) + group * n + lane;
+        added = addends(a).place(smem + (3 * stage + 2) * buffer_bytes, first) + group * n + lane;
       }
     }
     S xhat[ITEMS], g[ITEMS], sums[kSums<KIND>] = {};
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_sums<ROW_IS_BLOCK>(sums, row_threads, scratch[stage]);
     const auto means = means_of<KIND>(sums, a.inv_n);
     if constexpr (!ROW_IS_BLOCK) __syncthreads();
-    bring(stage);  // all have read this tile
+    load_async(stage);  // all have read this tile
     if constexpr (CENTRED) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     for (int k = 0; k < kPlanes<KIND>; ++k) {
       if (!a.partial[k]) continue;
       __syncthreads();
-      write_warps<T, Shape>(acc[k], reinterpret_cast<S*>(rooms), a.partial[k] + part * a.n, n,
+      write_warps<T, Shape>(acc[k], reinterpret_cast<S*>(smem), a.partial[k] + part * a.n, n,
                             row_threads);
     }
   }

@@ -48,7 +48,7 @@ constexpr int kPlanes = kIsCentred<KIND> ? 2 : 1;
 
 // Rows of dy and x with one stride each; dx is contiguous, each of the partial planes is
 // (blocks, n). weight may be null, weight_offset is 0 then; a null dx or plane is a gradient that
-// nobody asked for.
+// are not requested.
 template <typename T, typename W, Kind KIND>
 struct BwdArgs : Besides<T, KIND> {
   const T* dy;
@@ -199,9 +199,9 @@ __device__ __forceinline__ Pack<T, VEC> sum_with(const BwdArgs<T, W, KIND>& a, c
   return pack<T>(dx);
 }
 
-// Tensors that have a room for each row or tile in shared memory: x, dy and what is added.
+// Tensors that have a buffer for each row or tile in shared memory: x, dy and what is added.
 template <Kind KIND>
-constexpr int kRooms = KIND == Kind::kAdds ? 3 : 2;
+constexpr int kBuffers = KIND == Kind::kAdds ? 3 : 2;
 
 // A weight that a thread keeps gets its offset when it is loaded, if it is of the statistics' type;
 // half types stay packed and get it whenever they are unpacked.

@@ -102,13 +102,13 @@ __device__ __forceinline__ S largest_of(S square, S eps) {
   return fmax(square, fabs(eps));
 }
 
-// Sum of squares in fp64 of the elements of one thread: the rare second look reads x again.
+// Sum of squares in fp64 of the elements of one thread: the rare fallback reads x again.
 template <typename T>
 __device__ double exact_square_sum(const T* x, int64_t first, int64_t n, int64_t step,
-                                   const SecondLook& look) {
+                                   const FallbackScale& scaled) {
   double sum = 0;
 #pragma unroll 1
-  for (int64_t col = first; col < n; col += step) sum += look.square(to_stat(x[col]));
+  for (int64_t col = first; col < n; col += step) sum += scaled.square(to_stat(x[col]));
   return sum;
 }
 
@@ -127,23 +127,23 @@ __device__ void exact_normalise(const FwdArgs<T, W, ADDS, Y>& a, int64_t row, in
   }
 }
 
-// The second look at the rows of a block, which all its threads take if one of them needs it.
+// The fallback for the rows of a block, which all its threads take if one of them needs it.
 // Returns whether this thread's row is done.
 template <bool MULTI_WARP, typename T, typename W, bool ADDS, typename Y>
-__device__ bool second_look(const FwdArgs<T, W, ADDS, Y>& a, int64_t row, Stat<T> largest,
-                            bool again, int lane, int row_threads, double* scratch) {
+__device__ bool fallback(const FwdArgs<T, W, ADDS, Y>& a, int64_t row, Stat<T> largest, bool again,
+                         int lane, int row_threads, double* scratch) {
   if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
   if constexpr (ADDS && !MULTI_WARP) __syncwarp();  // h is read by other lanes than wrote it
-  const SecondLook look(largest);
-  const double part = again ? exact_square_sum(a.h(row), lane, a.n, row_threads, look) : 0.0;
+  const FallbackScale scaled(largest);
+  const double part = again ? exact_square_sum(a.h(row), lane, a.n, row_threads, scaled) : 0.0;
   const double sum = row_sum<MULTI_WARP>(part, row_threads, scratch);
-  const ExactRstd exact(look, sum / static_cast<double>(a.n), a.eps);
+  const ExactRstd exact(scaled, sum / static_cast<double>(a.n), a.eps);
   if (again) exact_normalise(a, row, lane, a.n, row_threads, exact);
   return again;
 }
 
 // How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
-// accesses of VEC elements. WEIGHT_FIRST asks for the weight together with x: short rows would wait
+// accesses of VEC elements. WEIGHT_FIRST loads the weight together with x: short rows would wait
 // for memory twice.
 template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
           bool WEIGHT_FIRST_>
@@ -153,7 +153,7 @@ struct FwdShape {
   static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, WEIGHT_FIRST = WEIGHT_FIRST_;
 };
 
-// Reads each row once, into ITEMS packs a thread; writes y and, where asked for, rstd. Needs
+// Reads each row once, into ITEMS packs a thread; writes y and, if requested, rstd. Needs
 // n <= row threads * ITEMS * VEC. Small problems are bound by the length of this path, so addresses
 // are computed once and nothing branches before the loads.
 template <typename T, typename W, typename Shape, bool ADDS, typename Y>
@@ -197,8 +197,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   sum = row_sum<ROW_IS_BLOCK, MAX_WARPS>(sum, row_threads, scratch);
   const S square = mean_of(sum, a.count, a.inv_n);
   const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
-  const bool again = active && needs_second_look(largest);
-  if (second_look<ROW_IS_BLOCK>(a, row, largest, again, lane, row_threads, scratch2)) return;
+  const bool again = active && needs_fallback(largest);
+  if (fallback<ROW_IS_BLOCK>(a, row, largest, again, lane, row_threads, scratch2)) return;
 
   const S rstd = inverse_sqrt<T>(square + eps);
   if (active && a.rstd && lane == 0) a.rstd[row] = rstd;
@@ -218,36 +218,37 @@ __device__ Tiles<T> residuals(const FwdArgs<T, W, true, Y>& a) {
   return {a.residual, a.rows, a.residual_stride, static_cast<int>(a.n)};
 }
 
-// Rows that 16 bytes do not divide, or that lie askew. Owns tiles blockIdx, blockIdx + gridDim, ...
-// of as many rows as the block has warps; a tile comes at once, ahead of need, and leaves by
-// element. A thread has the columns lane, lane + 32, ..., so the order of a row's sum knows nothing
-// of where the row lies.
+// Rows that 16 bytes do not divide, or that are misaligned. Owns tiles blockIdx, blockIdx +
+// gridDim, ... of as many rows as the block has warps; a tile comes at once, ahead of need, and
+// leaves by element. A thread has the columns lane, lane + 32, ..., so the order of a row's sum
+// knows nothing of where the row lies.
 template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
-    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS, Y> a, int room) {
+    fwd_odd_kernel(const __grid_constant__ FwdArgs<T, W, ADDS, Y> a, int buffer_bytes) {
   using S = Stat<T>;
   constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES, TILE = Shape::THREADS / kWarp;
-  extern __shared__ __align__(16) unsigned char rooms[];
-  __shared__ Arrival arrivals[STAGES];
+  extern __shared__ __align__(16) unsigned char smem[];
+  __shared__ Mbarrier barriers[STAGES];
   const int lane = threadIdx.x % kWarp, n = static_cast<int>(a.n);
-  constexpr int ROOMS = ADDS ? 2 : 1;  // of a stage
+  constexpr int BUFFERS = ADDS ? 2 : 1;  // of a stage
   const Tiles<T> xs{a.x, a.rows, a.x_stride, n};
   const int64_t step = static_cast<int64_t>(gridDim.x) * TILE;
   int64_t first = static_cast<int64_t>(blockIdx.x) * TILE, ahead = first;
 
-  const auto bring = [&](int stage) {
+  const auto load_async = [&](int stage) {
     if (ahead < a.rows) {
       const int count = static_cast<int>(min(static_cast<int64_t>(TILE), a.rows - ahead));
-      xs.bring(rooms + ROOMS * stage * room, ahead, count, arrivals[stage]);
+      xs.load_async(smem + BUFFERS * stage * buffer_bytes, ahead, count, barriers[stage]);
       if constexpr (ADDS) {
-        residuals(a).bring(rooms + (2 * stage + 1) * room, ahead, count, arrivals[stage]);
+        residuals(a).load_async(smem + (2 * stage + 1) * buffer_bytes, ahead, count,
+                                barriers[stage]);
       }
     }
     ahead += step;
   };
-  if (threadIdx.x < STAGES) arrivals[threadIdx.x].init(ROOMS);
+  if (threadIdx.x < STAGES) barriers[threadIdx.x].init(BUFFERS);
   __syncthreads();
-  for (int stage = 0; stage < STAGES; ++stage) bring(stage);
+  for (int stage = 0; stage < STAGES; ++stage) load_async(stage);
   W weights[ITEMS];
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
@@ -262,9 +263,9 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
   for (; first < a.rows; first += step) {
     const int64_t row = first + threadIdx.x / kWarp;
     const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * kWarp < cols
-    arrivals[stage].wait(parity);
+    barriers[stage].wait(parity);
     const int mine = threadIdx.x / kWarp * n + lane;
-    const T* const x = xs.place(rooms + ROOMS * stage * room, first) + mine;
+    const T* const x = xs.place(smem + BUFFERS * stage * buffer_bytes, first) + mine;
     T values[ITEMS];
     S sum = 0;
 #pragma unroll
@@ -273,7 +274,8 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
       values[i] = col < cols ? x[col] : static_cast<T>(0.0f);
     }
     if constexpr (ADDS) {
-      const T* const other = residuals(a).place(rooms + (2 * stage + 1) * room, first) + mine;
+      const T* const other =
+          residuals(a).place(smem + (2 * stage + 1) * buffer_bytes, first) + mine;
       T* const h = a.new_residual + row * a.n + lane;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -287,14 +289,14 @@ __global__ void __launch_bounds__(Shape::THREADS, Shape::MIN_BLOCKS)
     for (int i = 0; i < ITEMS; ++i) sum += to_stat(values[i]) * to_stat(values[i]);
     sum = lanes_sum(sum, kWarp);
     __syncthreads();
-    bring(stage);  // all have read this tile
+    load_async(stage);  // all have read this tile
     stage ^= 1;
     parity ^= stage == 0;
 
     const S square = mean_of(sum, a.count, a.inv_n);
     const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
-    const bool again = row < a.rows && needs_second_look(largest);
-    if (second_look<false>(a, row, largest, again, lane, kWarp, nullptr)) continue;
+    const bool again = row < a.rows && needs_fallback(largest);
+    if (fallback<false>(a, row, largest, again, lane, kWarp, nullptr)) continue;
     const S rstd = inverse_sqrt<T>(square + eps);
     if (row < a.rows && a.rstd && lane == 0) a.rstd[row] = rstd;
     Y* const y = a.y + row * a.n + lane;
@@ -349,8 +351,8 @@ __global__ void __launch_bounds__(kMaxBlock, 1)
   sum = row_sum<true>(sum, blockDim.x, scratch[0]);
   const double square = sum / static_cast<double>(a.n);
   const S largest = static_cast<S>(largest_of(square, a.eps));
-  if (second_look<true>(a, row, largest, needs_second_look(largest), threadIdx.x, blockDim.x,
-                        scratch[1])) {
+  if (fallback<true>(a, row, largest, needs_fallback(largest), threadIdx.x, blockDim.x,
+                     scratch[1])) {
     return;
   }
   const S rstd = inverse_sqrt<T>(static_cast<S>(square + a.eps));

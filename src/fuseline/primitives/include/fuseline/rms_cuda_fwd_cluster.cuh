@@ -7,7 +7,7 @@
 namespace fuseline::rms {
 
 // A cluster owns one row, each of its blocks the next `slice` columns, the last blocks fewer or
-// none: read once, into ITEMS packs a thread. Writes y and, where asked for, rstd.
+// none: read once, into ITEMS packs a thread. Writes y and, if requested, rstd.
 template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     fwd_cluster_kernel(const __grid_constant__ FwdArgs<T, W, ADDS, Y> a, int slice) {
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   __shared__ ClusterSum sums;
   __shared__ double scratch[kWarp];
   const Cluster cluster;
-  if (threadIdx.x == 0) sums.arrival.init(1);
+  if (threadIdx.x == 0) sums.barrier.init(1);
   Cluster::arrive_relaxed();
   const int64_t row = cluster.index;
   const int first = cluster.rank * slice + threadIdx.x * VEC;
@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   Cluster::wait();  // no block sends to one that is not ready
   const double square = cluster_sum<THREADS>(cluster, part, sums) / static_cast<double>(a.n);
   const S largest = static_cast<S>(largest_of(square, a.eps));
-  if (needs_second_look(largest)) {
+  if (needs_fallback(largest)) {
     Cluster::synchronize();  // what is read now others have written
-    if (cluster.rank == 0) second_look<true>(a, row, largest, true, threadIdx.x, THREADS, scratch);
+    if (cluster.rank == 0) fallback<true>(a, row, largest, true, threadIdx.x, THREADS, scratch);
     return;
   }
   const S rstd = inverse_sqrt<T>(static_cast<S>(square + a.eps));

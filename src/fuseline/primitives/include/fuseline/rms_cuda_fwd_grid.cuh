@@ -12,18 +12,18 @@ struct FwdTurn {
   S rstd, largest;
 };
 
-// The second look at a row by each block on its own: all of them decide by the same sum.
+// The fallback for a row, by each block on its own: all of them decide by the same sum.
 template <typename T, typename W, typename Y>
-__device__ void grid_second_look(const FwdArgs<T, W, false, Y>& a, int64_t row, Stat<T> largest,
-                                 const GridBlock& block, double* scratch) {
-  const SecondLook look(largest);
-  const double part = exact_square_sum(a.h(row), threadIdx.x, a.n, blockDim.x, look);
+__device__ void grid_fallback(const FwdArgs<T, W, false, Y>& a, int64_t row, Stat<T> largest,
+                              const GridBlock& block, double* scratch) {
+  const FallbackScale scaled(largest);
+  const double part = exact_square_sum(a.h(row), threadIdx.x, a.n, blockDim.x, scaled);
   const double sum = row_sum<true>(part, blockDim.x, scratch);
-  const ExactRstd exact(look, sum / static_cast<double>(a.n), a.eps);
+  const ExactRstd exact(scaled, sum / static_cast<double>(a.n), a.eps);
   exact_normalise(a, row, block.begin + threadIdx.x, block.begin + block.cols, blockDim.x, exact);
 }
 
-// Reads the rows once, ahead of need; writes y and, where asked for, rstd.
+// Reads the rows once, ahead of need; writes y and, if requested, rstd.
 template <typename T, typename W, typename Shape, typename Y>
 __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
     fwd_grid_kernel(const __grid_constant__ FwdArgs<T, W, false, Y> a,
@@ -31,34 +31,34 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
 #if __CUDA_ARCH__ >= 900
   using S = Stat<T>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, STEP = Shape::STEP;
-  extern __shared__ __align__(16) unsigned char rooms[];
-  __shared__ Arrival arrivals[kMaxPlaces];
+  extern __shared__ __align__(16) unsigned char smem[];
+  __shared__ Mbarrier barriers[kMaxSlots];
   __shared__ double warps[2][Shape::WARPS], scratch[kWarp];
   __shared__ FwdTurn<S> turns[2];
   const GridBlock block(plan, a.rows, a.n);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, first = threadIdx.x * VEC;
   const bool exchanges = warp == Shape::WARPS;
   const int cols = exchanges ? 0 : block.cols - first;  // of the slice, from `first` on
-  const int room = plan.slice * static_cast<int>(sizeof(T));
-  const auto bring = [&](int turn) {
+  const int slice_bytes = plan.slice * static_cast<int>(sizeof(T));
+  const auto load_async = [&](int turn) {
     if (lane > 0 || turn >= block.rows) return;
-    const int place = turn % plan.places;
-    arrivals[place].copy(rooms + place * room,
-                         a.x + block.row(plan, turn) * a.x_stride + block.begin,
-                         block.cols * static_cast<unsigned>(sizeof(T)));
+    const int slot = turn % plan.slots;
+    barriers[slot].copy(smem + slot * slice_bytes,
+                        a.x + block.row(plan, turn) * a.x_stride + block.begin,
+                        block.cols * static_cast<unsigned>(sizeof(T)));
   };
-  if (threadIdx.x < kMaxPlaces) arrivals[threadIdx.x].init(1);
+  if (threadIdx.x < kMaxSlots) barriers[threadIdx.x].init(1);
   __syncthreads();
-  if (exchanges) fill(plan, bring);
+  if (exchanges) fill(plan, load_async);
   const auto divide = divisor(a.load_scale());
   Pack<W, VEC> weights[ITEMS];
   load_weight(a.weight ? a.weight + block.begin + first : nullptr, 0, STEP, cols, weights);
 
-  Place in, out;
+  RingSlot in, out;
   for (int turn = 0; turn < block.rows + plan.lag; ++turn) {
     const int64_t row = block.row(plan, turn - plan.lag);  // that is written in this turn
     if (exchanges) {
-      refill(plan, turn, bring);
+      refill(plan, turn, load_async);
       const double sum = exchange(plan, block, turn, warps[(turn + 1) % 2]);
       const double square = sum / static_cast<double>(a.n);
       const S largest = static_cast<S>(largest_of(square, a.eps));
@@ -68,9 +68,9 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
         if (turn >= plan.lag && a.rstd && block.rank == 0) a.rstd[row] = rstd;
       }
     } else if (turn < block.rows) {
-      const T* const x = reinterpret_cast<const T*>(rooms + in.index * room) + first;
-      arrivals[in.index].wait(in.parity);
-      in.next(plan.places);
+      const T* const x = reinterpret_cast<const T*>(smem + in.index * slice_bytes) + first;
+      barriers[in.index].wait(in.parity);
+      in.next(plan.slots);
       S sum = 0;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
@@ -83,10 +83,10 @@ __global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
     if (turn < plan.lag) continue;
 
     const FwdTurn<S> now = turns[turn % 2];
-    const T* const x = reinterpret_cast<const T*>(rooms + out.index * room) + first;
-    out.next(plan.places);
-    if (needs_second_look(now.largest)) {
-      grid_second_look(a, row, now.largest, block, scratch);
+    const T* const x = reinterpret_cast<const T*>(smem + out.index * slice_bytes) + first;
+    out.next(plan.slots);
+    if (needs_fallback(now.largest)) {
+      grid_fallback(a, row, now.largest, block, scratch);
       continue;
     }
     Y* const y = a.y + row * a.n + block.begin + first;

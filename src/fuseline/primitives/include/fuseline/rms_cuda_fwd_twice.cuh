@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(THREADS, kResidentThreads / THREADS)
   sum = row_sum<true, THREADS / kWarp>(sum, THREADS, scratch);
   const S square = mean_of(sum, a.count, a.inv_n);
   const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
-  const bool again = needs_second_look(largest);
-  if (second_look<true>(a, row, largest, again, threadIdx.x, THREADS, scratch2)) return;
+  const bool again = needs_fallback(largest);
+  if (fallback<true>(a, row, largest, again, threadIdx.x, THREADS, scratch2)) return;
 
   const S rstd = inverse_sqrt<T>(square + eps);
   if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;

@@ -1,5 +1,5 @@
 // Rows that several blocks of a persistent grid hold together, and how these exchange their sums
-// (sm_90 and later). All blocks are resident at once, or they would wait for each other for ever.
+// (sm_90 and later). All blocks are resident at once, or they would wait for each other forever.
 #pragma once
 
 #include "fuseline/async.cuh"
@@ -7,9 +7,9 @@
 
 namespace fuseline::rms {
 
-constexpr int kPartsAtOnce = 5;                  // that a lane asks for
+constexpr int kPartsAtOnce = 5;                  // that a lane loads
 constexpr int kMaxGroup = kPartsAtOnce * kWarp;  // blocks that share rows
-constexpr int kMaxPlaces = 32;
+constexpr int kMaxSlots = 32;
 
 // The blocks form groups; each group owns rows group, group + groups, ..., and each of its blocks
 // the same `slice` columns of all of them, the last blocks fewer or none.
@@ -17,13 +17,13 @@ struct GridPlan {
   int size;  // blocks of a group
   int groups;
   int slice;
-  int places;      // rows whose slices shared memory holds
+  int slots;       // rows whose slices shared memory holds
   int lag;         // turns from a row's sum to its use, in which the other blocks' sums come
   uint64_t* sums;  // (rows, size), all kAbsent
 };
 
 // How a block works on its slice: ITEMS accesses of 16 bytes a thread, and one warp more, which
-// brings rows and exchanges sums. PER_SM blocks share a multiprocessor. A thread adds up a column's
+// loads rows and exchanges sums. PER_SM blocks share a multiprocessor. A thread adds up a column's
 // terms of dweight by themselves or, with TWO_SUMS, a few rows' first and those sums again.
 template <int VEC_, int ITEMS_, int THREADS_, int PER_SM_, bool TWO_SUMS_ = false>
 struct GridShape {
@@ -48,7 +48,7 @@ struct Parts {
   int size;
   uint64_t bits[kPartsAtOnce];
 
-  __device__ void ask() {
+  __device__ void poll() {
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i) {
       const int part = i * kWarp + threadIdx.x % kWarp;
@@ -65,7 +65,7 @@ struct Parts {
   }
   // Waits for all of them; every lane gets their sum, in an order that depends on `size` alone.
   __device__ double sum() {
-    while (absent()) ask();
+    while (absent()) poll();
     double sum = 0;
 #pragma unroll
     for (int i = 0; i < kPartsAtOnce; ++i) sum += __longlong_as_double(bits[i]);
@@ -89,26 +89,26 @@ struct GridBlock {
   }
 };
 
-// A place of the ring, and how often it has come round.
-struct Place {
+// A slot of the ring buffer and the parity of its current round.
+struct RingSlot {
   int index = 0;
   unsigned parity = 0;
-  __device__ void next(int places) {
-    if (++index < places) return;
+  __device__ void next(int slots) {
+    if (++index < slots) return;
     index = 0, parity ^= 1;
   }
 };
 
 // A turn of the warp that exchanges sums: publishes that of the row before, which the other warps
 // left in `warps`, and returns that of row turn - lag, where there is one. No block waits for a row
-// before it has published it, so the one that is behind never waits for ever.
+// before it has published it, so the one that is behind never waits forever.
 template <int WARPS>
 __device__ __forceinline__ double exchange(const GridPlan& plan, const GridBlock& block, int turn,
                                            const double (&warps)[WARPS]) {
   const int lane = threadIdx.x % kWarp, due = turn - plan.lag;
   const auto sums_of = [&](int nth) { return plan.sums + block.row(plan, nth) * plan.size; };
   Parts parts{sums_of(due), plan.size};
-  if (due >= 0) parts.ask();  // its way is long
+  if (due >= 0) parts.poll();  // its way is long
   if (turn > 0 && turn <= block.rows) {
     const double sum = lanes_sum(lane < WARPS ? warps[lane] : 0.0, kWarp);
     if (lane == 0) publish(sums_of(turn - 1) + block.rank, sum);
@@ -116,19 +116,20 @@ __device__ __forceinline__ double exchange(const GridPlan& plan, const GridBlock
   return due >= 0 ? parts.sum() : 0.0;
 }
 
-// Begins to bring the first rows, by the warp that exchanges sums.
-template <typename Bring>
-__device__ __forceinline__ void fill(const GridPlan& plan, const Bring& bring) {
+// Starts to load the first rows, by the warp that exchanges sums.
+template <typename LoadAsync>
+__device__ __forceinline__ void fill(const GridPlan& plan, const LoadAsync& load_async) {
 #pragma unroll 1
-  for (int turn = 0; turn < plan.places; ++turn) bring(turn);
+  for (int turn = 0; turn < plan.slots; ++turn) load_async(turn);
 }
 
-// Begins to bring a row into the place of the one that all warps wrote in the turn before the last.
-// Before anything is asked for: the copy's fence would wait for it.
-template <typename Bring>
-__device__ __forceinline__ void refill(const GridPlan& plan, int turn, const Bring& bring) {
+// Starts to load a row into the slot of the one that all warps wrote in the turn before the last.
+// Called before any other load: the copy's fence would wait for it.
+template <typename LoadAsync>
+__device__ __forceinline__ void refill(const GridPlan& plan, int turn,
+                                       const LoadAsync& load_async) {
   const int left = turn - plan.lag - 2;
-  if (left >= 0) bring(left + plan.places);
+  if (left >= 0) load_async(left + plan.slots);
 }
 
 }  // namespace fuseline::rms

@@ -24,7 +24,7 @@ struct OddShape {
 
 // How the kernel of a shape is launched.
 struct BwdLaunch {
-  int threads, log_row_threads, groups, room, shared;
+  int threads, log_row_threads, groups, buffer_bytes, shared;
 };
 
 template <typename T, typename Shape, Kind KIND>
@@ -38,9 +38,10 @@ BwdLaunch bwd_launch(int64_t n) {
   }
   l.threads = Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : Shape::MAX_THREADS;
   l.groups = Shape::MULTI_WARP ? 1 : l.threads >> l.log_row_threads;
-  // Each stage: a room for each row, or for each tile of odd rows.
-  l.room = Shape::VEC == 1 ? room_for<T>(l.groups * n) : static_cast<int>(n * sizeof(T));
-  l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * kRooms<KIND> * l.room;
+  // Each stage: a buffer for each row, or for each tile of odd rows.
+  l.buffer_bytes =
+      Shape::VEC == 1 ? smem_bytes_for<T>(l.groups * n) : static_cast<int>(n * sizeof(T));
+  l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * kBuffers<KIND> * l.buffer_bytes;
   if (!Shape::MULTI_WARP) {
     const int sums = l.threads / kWarp * static_cast<int>(n * sizeof(Stat<T>));
     l.shared = std::max(l.shared, sums);
@@ -49,8 +50,9 @@ BwdLaunch bwd_launch(int64_t n) {
 }
 
 // Calls f with the shape for rows of `packs` accesses, or with Long. Threads have few registers
-// where many of them are needed to hold a row, or two planes; docs/decisions/0004 has the
-// measurements, none of which is of a centred norm.
+// where many of them are needed to hold a row, or two planes;
+// docs/decisions/logs/0004-rmsnorm-measurements.md has the measurements, none of which is of a
+// centred norm.
 template <typename T, int VEC, Kind KIND, typename F>
 auto with_bwd_shape(int64_t n, const F& f) {
   const auto if_it_fits = [&](auto shape) {
@@ -160,16 +162,16 @@ void bwd_by_length(const BwdArgs<T, W, KIND>& a, const BwdProblem& p) {
       }
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, KIND>(a.n);
-      static Answers done;
+      static PerDeviceCache done;
       constexpr auto kAttribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
       if constexpr (VEC == 1) {
         const auto kernel = bwd_odd_kernel<T, W, Shape, KIND>;
         prepare(kernel, kAttribute, most_shared(), done);
-        kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.room);
+        kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.buffer_bytes);
       } else {
         const auto kernel = bwd_kernel<T, W, Shape, KIND>;
         prepare(kernel, kAttribute, most_shared(), done);
-        kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.log_row_threads, l.room);
+        kernel<<<blocks, l.threads, l.shared, p.stream>>>(a, l.log_row_threads, l.buffer_bytes);
       }
     }
   });
@@ -188,7 +190,7 @@ auto with_bwd_grid(const BwdProblem& p, const F& f) {
   const auto with = [&](auto shape) {
     const bool held = p.n / kVec<T> <= kHeld;
     return f(shape,
-             held ? GridPlan{} : grid_plan<T, decltype(shape)>(p.rows, p.n, p.sms, kRooms<KIND>));
+             held ? GridPlan{} : grid_plan<T, decltype(shape)>(p.rows, p.n, p.sms, kBuffers<KIND>));
   };
   if constexpr (sizeof(T) == 2) {
     if (p.n >= kManyColumns) return with(FullSlices<T>{});
@@ -271,7 +273,7 @@ void bwd_rows(const BwdProblem& p) {
     if (p.sums) {
       return with_bwd_grid<T, KIND>(p, [&](auto shape, const GridPlan& plan) {
         using Shape = decltype(shape);
-        launch_grid<T, Shape>(bwd_grid_kernel<T, W, Shape, KIND>, a, plan, kRooms<KIND>, p.sums,
+        launch_grid<T, Shape>(bwd_grid_kernel<T, W, Shape, KIND>, a, plan, kBuffers<KIND>, p.sums,
                               p.stream);
       });
     }

@@ -30,7 +30,7 @@ bool aligned(const FwdArgs<T, W, ADDS, Y>& a) {
 template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 void fwd_shaped(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_kernel<T, W, Shape, ADDS, Y>;
-  static Answers done;
+  static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   if constexpr (Shape::ROW_IS_BLOCK) {
     const int threads = block_for(ceil_div(a.n, Shape::VEC), Shape::ITEMS);
@@ -44,7 +44,7 @@ void fwd_shaped(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
 template <typename T, typename W, int THREADS, typename Y>
 void fwd_twice_by(const FwdArgs<T, W, false, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_twice_kernel<T, W, THREADS, Y>;
-  static Answers done;
+  static PerDeviceCache done;
   const int share = cudaSharedmemCarveoutMaxL1;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, share, done);
   kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a);
@@ -67,9 +67,9 @@ template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 bool fwd_clustered(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_cluster_kernel<T, W, Shape, ADDS, Y>;
   const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
-  static Answers answers[kMaxCluster + 1];
-  if (!l.size || !answers[l.size].of([&] { return clusters_held(kernel, l); })) return false;
-  static Answers done;
+  static PerDeviceCache cache[kMaxCluster + 1];
+  if (!l.size || !cache[l.size].of([&] { return clusters_held(kernel, l); })) return false;
+  static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
     return cudaLaunchKernelEx(&config, kernel, a, l.slice);
@@ -156,24 +156,25 @@ struct FwdOddShape {
   static constexpr int ITEMS = ITEMS_, STAGES = 2, THREADS = THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
 };
 
-// False if the tiles have no place in shared memory, of which GPUs before sm_80 have 64 KB.
+// False if the tiles do not fit shared memory, of which GPUs before sm_80 have 64 KB.
 template <typename T, typename W, typename Shape, bool ADDS, typename Y>
 bool fwd_odd_shaped(const FwdArgs<T, W, ADDS, Y>& a, int sms, cudaStream_t stream) {
   const auto kernel = fwd_odd_kernel<T, W, Shape, ADDS, Y>;
   constexpr int TILE = Shape::THREADS / kWarp;
-  const int room = room_for<T>(TILE * a.n), rooms = Shape::STAGES * (ADDS ? 2 : 1);
-  if (rooms * room > most_shared()) return false;
-  static Answers done;
+  const int buffer_bytes = smem_bytes_for<T>(TILE * a.n), buffers = Shape::STAGES * (ADDS ? 2 : 1);
+  if (buffers * buffer_bytes > most_shared()) return false;
+  static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), done);
   const int64_t blocks = std::min<int64_t>(ceil_div(a.rows, TILE), sms * Shape::MIN_BLOCKS);
-  kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, rooms * room, stream>>>(a, room);
+  kernel<<<static_cast<unsigned>(blocks), Shape::THREADS, buffers * buffer_bytes, stream>>>(
+      a, buffer_bytes);
   return true;
 }
 
 template <typename T, typename W, int ITEMS, int MAX_THREADS, bool ADDS, typename Y>
 void fwd_skew(const FwdArgs<T, W, ADDS, Y>& a, cudaStream_t stream) {
   const auto kernel = fwd_skew_kernel<T, W, ITEMS, MAX_THREADS, ADDS, Y>;
-  static Answers done;
+  static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   const int threads = block_for(ceil_div(a.n, kVec<T>), ITEMS);
   kernel<<<static_cast<unsigned>(a.rows), threads, 0, stream>>>(a);

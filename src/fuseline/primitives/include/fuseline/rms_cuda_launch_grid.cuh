@@ -42,11 +42,11 @@ bool holds_grid(Kernel* kernel) {
   return asked && together && per_sm >= Shape::PER_SM;
 }
 
-// The same, asked once a device.
+// The same, computed once for each device.
 template <auto kernel, typename Shape>
 bool known_to_hold() {
-  static Answers answers;
-  return answers.of([] { return holds_grid<Shape>(kernel); });
+  static PerDeviceCache cache;
+  return cache.of([] { return holds_grid<Shape>(kernel); });
 }
 
 // Blocks of a group, of `blocks` in all: enough for a row's packs, and of all such numbers up to
@@ -63,27 +63,27 @@ int group_size(int64_t packs, int blocks, int block_packs) {
   return std::min(most, blocks / groups);
 }
 
-// How rows are shared, `rooms` tensors of them being read; size is 0 where they cannot be.
+// How rows are shared, `buffers` tensors being read; size is 0 where they cannot be.
 template <typename T, typename Shape>
-GridPlan grid_plan(int64_t rows, int64_t n, int sms, int rooms) {
+GridPlan grid_plan(int64_t rows, int64_t n, int sms, int buffers) {
   // Packs that memory moves at once; rows in shared memory: at work, lagging, ahead of need.
-  constexpr int kLine = 8, kAhead = 3, kLeastPlaces = kAhead + 2, kMostLag = 4;
+  constexpr int kLine = 8, kAhead = 3, kMinSlots = kAhead + 2, kMostLag = 4;
   const int64_t packs = n / Shape::VEC;
   const int shared = shared_of<Shape>(), blocks = sms * Shape::PER_SM;
-  const int fit = shared / (kLeastPlaces * rooms * 16) / kLine * kLine;
+  const int fit = shared / (kMinSlots * buffers * 16) / kLine * kLine;
   GridPlan plan{};
   plan.size = group_size(packs, blocks, std::min(Shape::ITEMS * Shape::THREADS, fit));
   if (plan.size == 0) return plan;
   plan.groups = static_cast<int>(std::min<int64_t>(rows, blocks / plan.size));
   plan.slice = static_cast<int>(ceil_div(ceil_div(packs, plan.size), kLine)) * kLine * Shape::VEC;
-  plan.places = std::min(kMaxPlaces, shared / (rooms * plan.slice * static_cast<int>(sizeof(T))));
-  plan.lag = std::min(kMostLag, plan.places - kAhead);
+  plan.slots = std::min(kMaxSlots, shared / (buffers * plan.slice * static_cast<int>(sizeof(T))));
+  plan.lag = std::min(kMostLag, plan.slots - kAhead);
   return plan;
 }
 
 // Marks all sums absent and launches; `a` are the kernel's arguments before the plan.
 template <typename T, typename Shape, typename Args>
-void launch_grid(void (*kernel)(Args, GridPlan), const Args& a, GridPlan plan, int rooms,
+void launch_grid(void (*kernel)(Args, GridPlan), const Args& a, GridPlan plan, int buffers,
                  void* sums, cudaStream_t stream) {
   plan.sums = static_cast<uint64_t*>(sums);
   const auto bytes = static_cast<size_t>(a.rows * plan.size) * sizeof(uint64_t);
@@ -94,7 +94,7 @@ void launch_grid(void (*kernel)(Args, GridPlan), const Args& a, GridPlan plan, i
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(plan.groups * plan.size);
   config.blockDim = Shape::BLOCK;
-  config.dynamicSmemBytes = static_cast<size_t>(plan.places * rooms * plan.slice) * sizeof(T);
+  config.dynamicSmemBytes = static_cast<size_t>(plan.slots * buffers * plan.slice) * sizeof(T);
   config.stream = stream;
   config.attrs = &together;
   config.numAttrs = 1;

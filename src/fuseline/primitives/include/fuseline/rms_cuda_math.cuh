@@ -1,4 +1,4 @@
-// Device maths of the root-mean-square norm: the mean, the root, the second look.
+// Device maths of the root-mean-square norm: the mean, the root, the fallback.
 #pragma once
 
 #include <cfloat>
@@ -18,18 +18,18 @@ __device__ __forceinline__ S mean_of(S sum, S n, S inv_n) {
 
 // The mean square, or |eps| where that is larger, left the range in which their sum neither
 // overflows nor is too small for full precision.
-__device__ __forceinline__ bool needs_second_look(float v) {
+__device__ __forceinline__ bool needs_fallback(float v) {
   return !(v <= FLT_MAX / 2 && v >= 1e-30f);
 }
-__device__ __forceinline__ bool needs_second_look(double v) {
+__device__ __forceinline__ bool needs_fallback(double v) {
   return !(v <= DBL_MAX / 2 && v >= 1e-290);
 }
 
 // fp64 holds the square of every fp32; an fp64 row is scaled by a power of two instead.
-struct SecondLook {
+struct FallbackScale {
   double scale = 1.0;
-  __device__ explicit SecondLook(float) {}
-  __device__ explicit SecondLook(double largest) : scale(largest < 1.0 ? 0x1p600 : 0x1p-600) {}
+  __device__ explicit FallbackScale(float) {}
+  __device__ explicit FallbackScale(double largest) : scale(largest < 1.0 ? 0x1p600 : 0x1p-600) {}
   __device__ double square(double x) const { return (x * scale) * (x * scale); }
 };
 
@@ -37,9 +37,9 @@ struct SecondLook {
 // elements of a row may not be.
 struct ExactRstd {
   double first, second;
-  __device__ ExactRstd(const SecondLook& look, double scaled_mean_square, double eps)
-      : first(look.scale),
-        second(1.0 / sqrt(scaled_mean_square + (eps * look.scale) * look.scale)) {
+  __device__ ExactRstd(const FallbackScale& scaled, double scaled_mean_square, double eps)
+      : first(scaled.scale),
+        second(1.0 / sqrt(scaled_mean_square + (eps * scaled.scale) * scaled.scale)) {
     const double rstd = first * second;
     if (rstd >= DBL_MIN && rstd <= DBL_MAX) first = rstd, second = 1.0;
   }

@@ -1,4 +1,4 @@
-// Forward kernel of the norm for long rows that 16 bytes do not divide, or that lie askew.
+// Forward kernel of the norm for long rows that 16 bytes do not divide, or that are misaligned.
 #pragma once
 
 #include "fuseline/rms_cuda_fwd.cuh"
@@ -175,8 +175,8 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
   sum = row_sum<true>(sum, blockDim.x, scratch);
   const S square = mean_of(sum, a.count, a.inv_n);
   const S eps = static_cast<S>(a.eps), largest = largest_of(square, eps);
-  const bool again = needs_second_look(largest);
-  if (second_look<true>(a, row, largest, again, threadIdx.x, blockDim.x, scratch2)) return;
+  const bool again = needs_fallback(largest);
+  if (fallback<true>(a, row, largest, again, threadIdx.x, blockDim.x, scratch2)) return;
 
   const S rstd = inverse_sqrt<T>(square + eps);
   if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;

@@ -21,8 +21,8 @@ inline Vector<C> scaled(const Vector<C>& v, C scale) {
 // A row whose mean square left the normal range of C, in fp64; fp64 itself is brought back by a
 // power of two. Owns one row. Reads x (twice), weight. Writes y; returns rstd.
 template <class X, class W, class Y>
-__attribute__((noinline)) double second_look(const X* x, const W* w, double offset, Y* y, int64_t n,
-                                             double eps, double largest, float scale_of_y) {
+__attribute__((noinline)) double fallback(const X* x, const W* w, double offset, Y* y, int64_t n,
+                                          double eps, double largest, float scale_of_y) {
   double scale = 1;
   if (sizeof(X) == sizeof(double)) scale = largest < 1 ? 0x1p600 : 0x1p-600;
   const double sum = sum_row<double>(n, [=](int64_t i, auto part) {
@@ -106,7 +106,7 @@ constexpr int64_t kLongRow = sizeof(X) == 2 ? INT64_MAX : 256;
 // Most rows of a batch.
 constexpr int64_t kMostRows = 32;
 
-// Whether neither the mean square nor eps, of which this is the larger, asks for a second look.
+// Whether neither the mean square nor eps, of which this is the larger, needs the fallback.
 template <class C>
 bool in_range(double largest) {
   constexpr bool kDouble = sizeof(C) == sizeof(double);
@@ -115,7 +115,7 @@ bool in_range(double largest) {
 
 // y = h * rstd * (weight_offset + weight), where h is x or, if kAdds, new_residual = x + residual,
 // a row at a time. Owns rows [first, last). Reads x, residual, weight, and h a second time from
-// cache. Writes new_residual, y and, if asked for, rstd.
+// cache. Writes new_residual, y and, if requested, rstd.
 template <bool kAdds, class X, class W, class Y>
 void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
@@ -147,7 +147,7 @@ void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
     } else if (usual) {
       each_vector<C>(n, write);
     } else {
-      rstd = second_look(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
+      rstd = fallback(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
     }
     if (args.rstd) static_cast<C*>(args.rstd)[row] = static_cast<C>(rstd);
   }
@@ -184,8 +184,8 @@ void forward_batches(const ForwardArgs& args, int64_t first, int64_t last, int64
     for (; r < count; ++r) write(std::integral_constant<int, 1>{}, r);
     for (r = 0; r < count; ++r) {
       if (in_range<C>(largest[r])) continue;
-      rstd[r] = static_cast<C>(second_look(h + r * h_stride, w, args.weight_offset, y + r * n, n,
-                                           eps, largest[r], args.scale));
+      rstd[r] = static_cast<C>(fallback(h + r * h_stride, w, args.weight_offset, y + r * n, n, eps,
+                                        largest[r], args.scale));
     }
     if (args.rstd) std::memcpy(static_cast<C*>(args.rstd) + row, rstd, count * sizeof(C));
   }
@@ -238,7 +238,7 @@ inline void backward_dweight(const X* dy, int64_t dy_stride, const X* x, int64_t
 }
 
 // Owns rows [first, last), four at a time: their sum is taken in C, the sum of such sums in fp64.
-// Reads dy, x, rstd, weight, added. Writes dx and dweight, whichever is asked for.
+// Reads dy, x, rstd, weight, added. Writes dx and dweight, whichever is requested.
 template <class X, class W, class A>
 void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
   using C = Compute<X>;

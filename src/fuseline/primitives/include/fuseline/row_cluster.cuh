@@ -6,18 +6,18 @@
 
 namespace fuseline::rows {
 
-// Where the blocks of a cluster leave the parts of a round, so many times.
+// Shared memory for the partial sums of a round from all blocks of a cluster, TIMES of them.
 template <int ROUND, typename Op, int TIMES>
-__device__ __forceinline__ auto places() {
+__device__ __forceinline__ auto round_parts() {
   __shared__ ClusterParts<typename Op::template Part<ROUND>> parts[TIMES];
   return parts;
 }
 
 template <typename Op, int TIMES, int ROUND = 0>
-__device__ __forceinline__ void begin_places() {
+__device__ __forceinline__ void init_round_parts() {
   if constexpr (ROUND < Op::ROUNDS) {
-    for (int i = 0; i < TIMES; ++i) places<ROUND, Op, TIMES>()[i].arrival.init(1);
-    begin_places<Op, TIMES, ROUND + 1>();
+    for (int i = 0; i < TIMES; ++i) round_parts<ROUND, Op, TIMES>()[i].barrier.init(1);
+    init_round_parts<Op, TIMES, ROUND + 1>();
   }
 }
 
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   constexpr int STEP = THREADS * VEC;
   const Cluster cluster;
   if constexpr (Op::ROUNDS > 0) {
-    if (threadIdx.x == 0) begin_places<Op, 1>();
+    if (threadIdx.x == 0) init_round_parts<Op, 1>();
     Cluster::arrive_relaxed();
   }
   const int first = cluster.rank * slice + threadIdx.x * VEC;
@@ -52,19 +52,19 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     constexpr int ROUND = decltype(round)::value;
     const auto block = row_part<true, THREADS, ROUND>(part, THREADS);
     if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
-    return cluster_part(cluster, block, places<ROUND, Op, 1>()[0]);
+    return cluster_part(cluster, block, round_parts<ROUND, Op, 1>()[0]);
   });
   if (first == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if constexpr (Op::REPAIRS) {
-      if (op.strange(row)) {
-        if (cluster.rank == 0) repaired<true>(op, a, row, index, true, threadIdx.x, THREADS);
+    if constexpr (Op::HAS_FALLBACK) {
+      if (op.needs_fallback(row)) {
+        if (cluster.rank == 0) ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
         return;
       }
     }
     const auto to = a.out.at(index * a.n + first);
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.besides(i), row, held[i], to);
+    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.operands(i), row, held[i], to);
   }
 #endif
 }

@@ -3,22 +3,20 @@
 // An operator is a type Op, passed to the kernel by value:
 //   T, S             the elements, and the type computed in
 //   INPUTS, ROUNDS   tensors read; sums over the row, one after the other, or none
-//   OUTPUTS          tensors written, besides by finish()
-//   REPAIRS          whether there are rows, of which strange() tells, to be made otherwise, by
-//                    repair()
-//   INTENSE          whether to make rows takes nearly as long as their memory, of half types as
-//                    long
-//   aligned()        whether what `ahead` loads may be loaded in packs
-//   nothing()        stands for columns that are not there
+//   OUTPUTS          tensors written, not counting those of finish()
+//   HAS_FALLBACK     whether rows for which needs_fallback() is true are computed by fallback()
+//   INTENSE          whether computing a row takes about as long as its memory traffic (half types)
+//   aligned()        whether `operands` may load packs
+//   padding()        value of the columns past the end of a row
 //   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
 //                    of `width` neighbouring lanes, together, in each of them; and Part::QUICK:
-//                    a few are sooner put together by each thread than by lanes
-//   Row              what a thread knows of its row; begin(args, index) -> Row
+//                    a few are combined faster by each thread than by shuffles
+//   Row              a thread's state of its row; begin(args, index) -> Row
 //   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it
-//   ahead<VEC, EARLY>  (wanted, column) -> what else `out` needs there
-//   out              (row, pack, what was ahead) -> Values of the output, or Outputs
-//   finish           (row, index): what one thread a row writes besides
+//   operands<VEC, EARLY>  (wanted, column) -> further operands of `out` there, such as parameters
+//   out              (row, pack, operands) -> Values of the output, or Outputs
+//   finish           (row, index): what one thread per row writes in addition
 //   Again, again()   the same for rows that are read again, where changed packs are lost
 #pragma once
 
@@ -26,25 +24,25 @@
 
 namespace fuseline::rows {
 
-// A place for each of so many tensors.
+// Where COUNT output tensors are written.
 template <typename T, int COUNT>
-struct Places {
+struct OutputPointers {
   T* of[COUNT];
-  __device__ __forceinline__ Places at(int64_t element) const {
-    Places moved;
+  __device__ __forceinline__ OutputPointers at(int64_t element) const {
+    OutputPointers moved;
 #pragma unroll
     for (int k = 0; k < COUNT; ++k) moved.of[k] = of[k] + element;
     return moved;
   }
 };
 template <typename T>
-struct Places<T, 0> {};
+struct OutputPointers<T, 0> {};
 
 template <typename T, int INPUTS, int OUTPUTS>
 struct Args {
   const T* in[INPUTS];
   int64_t stride[INPUTS];
-  Places<T, OUTPUTS> out;  // contiguous
+  OutputPointers<T, OUTPUTS> out;  // contiguous
   int64_t rows, n;
 };
 template <typename Op>
@@ -66,7 +64,7 @@ __device__ __forceinline__ const Values<S, VEC>& output(const Values<S, VEC>& y,
 
 // Writes what `out` gave.
 template <int VEC, typename T, int COUNT, typename Values>
-__device__ __forceinline__ void store_outputs(const Places<T, COUNT>& to, int64_t at,
+__device__ __forceinline__ void store_outputs(const OutputPointers<T, COUNT>& to, int64_t at,
                                               const Values& y) {
 #pragma unroll
   for (int k = 0; k < COUNT; ++k) store<T, VEC>(to.of[k] + at, pack<T>(output(y, k)));
@@ -135,17 +133,17 @@ __device__ __forceinline__ Part row_part(Part p, int row_threads) {
   }
 }
 
-// Makes the rows of a block that are not to be made as others, which all its threads do if one of
-// them has such a row. Returns whether this thread's is done.
+// Runs the fallback for the rows of a block that need it: all its threads take part if one of them
+// has such a row. Returns whether this thread's row is done.
 template <bool MULTI_WARP, typename Op>
-__device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
-                                         const typename Op::Row& row, int64_t index, bool active,
-                                         int lane, int row_threads) {
-  if constexpr (Op::REPAIRS) {
+__device__ __forceinline__ bool ran_fallback(const Op& op, const ArgsOf<Op>& a,
+                                             const typename Op::Row& row, int64_t index,
+                                             bool active, int lane, int row_threads) {
+  if constexpr (Op::HAS_FALLBACK) {
     __shared__ double scratch[kWarp];
-    const bool again = active && op.strange(row);
+    const bool again = active && op.needs_fallback(row);
     if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
-    op.repair(a, index, lane, row_threads, again, [&](double part) {
+    op.fallback(a, index, lane, row_threads, again, [&](double part) {
       if constexpr (MULTI_WARP) __syncthreads();
       return row_sum<MULTI_WARP>(part, row_threads, scratch);
     });
@@ -154,23 +152,23 @@ __device__ __forceinline__ bool repaired(const Op& op, const ArgsOf<Op>& a,
   return false;
 }
 
-// What most operators are.
-struct Plain {
+// The traits of most operators.
+struct DefaultTraits {
   static constexpr int OUTPUTS = 1;
-  static constexpr bool REPAIRS = false, INTENSE = false;
+  static constexpr bool HAS_FALLBACK = false, INTENSE = false;
   static bool aligned() { return true; }
 };
-// Base of operators whose `out` needs nothing besides.
-struct Nothing {};
-struct Alone : Plain {
+// Base of operators whose `out` needs no operands but the row.
+struct NoOperands {};
+struct NoEpilogueOperands : DefaultTraits {
   template <int VEC, bool EARLY>
-  __device__ Nothing ahead(bool, int64_t) const {
+  __device__ NoOperands operands(bool, int64_t) const {
     return {};
   }
 };
 
 // How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
-// accesses of VEC elements. EARLY asks for what `out` needs besides before the sums are known,
+// accesses of VEC elements. EARLY loads the operands of `out` before the sums are known,
 // which takes registers.
 template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
           bool EARLY_ = false>
@@ -195,35 +193,35 @@ __device__ __forceinline__ void rounds(const Op& op, typename Op::Row& row,
   }
 }
 
-// Writes the packs of a thread that are there, STEP columns apart from `first` on. EARLY, what
-// `out` needs besides is asked for when this is made.
+// Writes the packs of a thread that are there, STEP columns apart from `first` on. EARLY: the
+// operands of `out` are loaded by the constructor.
 template <typename Op, int VEC, int ITEMS, int STEP, bool EARLY, typename There>
 struct Writer {
   const Op& op;
   const int first;
   const There& there;
-  decltype(op.template ahead<VEC, EARLY>(true, 0)) ahead[EARLY ? ITEMS : 1];
+  decltype(op.template operands<VEC, EARLY>(true, 0)) early[EARLY ? ITEMS : 1];
 
   __device__ __forceinline__ Writer(const Op& op, int first, const There& there)
       : op(op), first(first), there(there) {
     if constexpr (EARLY) {
 #pragma unroll
-      for (int i = 0; i < ITEMS; ++i) ahead[i] = of(i);
+      for (int i = 0; i < ITEMS; ++i) early[i] = load_operands(i);
     }
   }
-  __device__ __forceinline__ auto of(int i) const {
-    return op.template ahead<VEC, EARLY>(there(i), first + i * STEP);
+  __device__ __forceinline__ auto load_operands(int i) const {
+    return op.template operands<VEC, EARLY>(there(i), first + i * STEP);
   }
-  __device__ __forceinline__ auto besides(int i) const {
-    if constexpr (EARLY) return ahead[i];
-    return of(i);
+  __device__ __forceinline__ auto operands(int i) const {
+    if constexpr (EARLY) return early[i];
+    return load_operands(i);
   }
-  // Writes a pack: without a branch, so that what it needs besides is asked for early.
-  template <typename Besides>
-  __device__ __forceinline__ void write(int i, const Besides& besides, const typename Op::Row& row,
-                                        const Packs<Op, VEC>& pack,
-                                        const Places<typename Op::T, Op::OUTPUTS>& to) const {
-    const auto y = op.out(row, pack, besides);
+  // Writes a pack: without a branch, so that its operands are loaded early.
+  template <typename Operands>
+  __device__ __forceinline__ void write(
+      int i, const Operands& operands, const typename Op::Row& row, const Packs<Op, VEC>& pack,
+      const OutputPointers<typename Op::T, Op::OUTPUTS>& to) const {
+    const auto y = op.out(row, pack, operands);
     if (there(i)) store_outputs<VEC>(to, i * STEP, y);
   }
 };
@@ -259,10 +257,10 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   });
   if (active && lane == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if (repaired<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, ROW_THREADS)) return;
+    if (ran_fallback<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, ROW_THREADS)) return;
     const auto to = a.out.at(index * a.n + lane * VEC);
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.besides(i), row, held[i], to);
+    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.operands(i), row, held[i], to);
   }
 }
 
@@ -300,12 +298,12 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
   rounds_again<0, VEC, THREADS>(op, row, in, cols, step, a.n);
   if (threadIdx.x == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if (repaired<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
+    if (ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
     const auto to = a.out.at(index * a.n + first);
     for (int64_t col = 0; col < cols; col += step) {
       const Packs<Op, VEC> last = in.template load<VEC>(col);
-      const auto ahead = op.template ahead<VEC, false>(true, first + col);
-      store_outputs<VEC>(to, col, op.out(row, last, ahead));
+      const auto operands = op.template operands<VEC, false>(true, first + col);
+      store_outputs<VEC>(to, col, op.out(row, last, operands));
     }
   }
 }

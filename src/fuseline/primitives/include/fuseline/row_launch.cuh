@@ -8,8 +8,9 @@
 namespace fuseline::rows {
 namespace {
 
-// How rows are held, by what docs/decisions/0005 measured. Where instructions rather than memory
-// are the limit a thread holds many elements: what it does once a row weighs less.
+// How rows are held, by what docs/decisions/logs/0005-fusion-measurements.md measured. Where
+// instructions rather than memory are the limit a thread holds many elements: what it does once a
+// row weighs less.
 template <typename Op>
 struct Plan {
   static constexpr bool HALF = sizeof(typename Op::T) == 2, TWO = Op::INPUTS > 1;
@@ -21,8 +22,8 @@ struct Plan {
   static constexpr int SHARED = TWO && !HALF ? 16 : 32;
   static constexpr int WARP = HALF && (HEAVY || !TWO) ? 32 : 16;  // the longest of a warp's rows
   static constexpr int THREADS = HALF || !TWO ? 512 : 256;        // of the largest block
-  // Threads that a multiprocessor is to have room for: 64 registers hold 32 of fp32.
-  static constexpr int room(int elements) {
+  // Threads that a multiprocessor should hold: 64 registers hold 32 of fp32.
+  static constexpr int threads_per_sm(int elements) {
     if (sizeof(typename Op::S) == 8) return 512 / Op::INPUTS;
     return std::min(1024, 1024 * 32 / (Op::INPUTS * elements));
   }
@@ -30,21 +31,21 @@ struct Plan {
 
 template <typename Op, int VEC, int ELEMENTS, int ROW_THREADS, int THREADS>
 using Holding = Shape<VEC, ELEMENTS / VEC, ROW_THREADS, THREADS,
-                      std::max(1, Plan<Op>::room(ELEMENTS) / THREADS)>;
+                      std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / THREADS)>;
 // Clusters wait for each other, so a multiprocessor needs one block more, if registers allow.
 template <typename Op>
 constexpr bool kOneMore =
-    Plan<Op>::HALF ? !Op::REPAIRS && !Op::INTENSE
+    Plan<Op>::HALF ? !Op::HAS_FALLBACK && !Op::INTENSE
                    : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
 template <typename Op, int VEC, int ELEMENTS>
 using Clustered =
     Shape<VEC, ELEMENTS / VEC, 0, 256,
-          std::max(1, Plan<Op>::room(ELEMENTS) / 256) + (ELEMENTS == 32 && kOneMore<Op>)>;
+          std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / 256) + (ELEMENTS == 32 && kOneMore<Op>)>;
 
 template <typename Shape, typename Op>
 void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   const auto kernel = row_kernel<Op, Shape>;
-  static Answers done;
+  static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   constexpr int ROWS = Shape::ROW_IS_BLOCK ? 1 : Shape::MAX_THREADS / Shape::ROW_THREADS;
   const auto blocks = static_cast<unsigned>(ceil_div(a.rows, ROWS));
@@ -56,9 +57,9 @@ template <typename Shape, typename Op>
 bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   const auto kernel = row_cluster_kernel<Op, Shape>;
   const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
-  static Answers answers[kMaxCluster + 1];
-  if (!l.size || !answers[l.size].of([&] { return clusters_held(kernel, l); })) return false;
-  static Answers done;
+  static PerDeviceCache cache[kMaxCluster + 1];
+  if (!l.size || !cache[l.size].of([&] { return clusters_held(kernel, l); })) return false;
+  static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
     return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
@@ -66,22 +67,22 @@ bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   return true;
 }
 
-// The same by clusters that stay, as many as the GPU has room for, with 32 KB on their way to each
+// The same by persistent clusters, as many as are resident at once, with 32 KB in flight to each
 // block. False where each would have one row.
 template <typename Shape, typename Op>
 bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  constexpr int ROOM = Shape::VEC * Shape::ITEMS * Shape::MAX_THREADS * Op::INPUTS *
-                       static_cast<int>(sizeof(typename Op::T));
-  constexpr int STAGES = (32 << 10) / ROOM;
+  constexpr int STAGE_BYTES = Shape::VEC * Shape::ITEMS * Shape::MAX_THREADS * Op::INPUTS *
+                              static_cast<int>(sizeof(typename Op::T));
+  constexpr int STAGES = (32 << 10) / STAGE_BYTES;
   const auto kernel = row_stream_kernel<Op, Shape, STAGES>;
   auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
-  l.shared = STAGES * ROOM;
-  static Answers done;  // first, since the answer depends on it
+  l.shared = STAGES * STAGE_BYTES;
+  static PerDeviceCache done;  // first, since the answer depends on it
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared,
           done);
-  static Answers answers[kMaxCluster + 1];
-  const int64_t held = l.size ? answers[l.size].of([&] { return clusters_held(kernel, l); }) : 0;
-  if (held == 0 || a.rows <= held) return false;  // nothing to bring while the first are made
+  static PerDeviceCache cache[kMaxCluster + 1];
+  const int64_t held = l.size ? cache[l.size].of([&] { return clusters_held(kernel, l); }) : 0;
+  if (held == 0 || a.rows <= held) return false;  // no row to load while the first are computed
   with_config(l, held, stream, [&](const cudaLaunchConfig_t& config) {
     return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
   });
@@ -92,7 +93,7 @@ template <int VEC, int THREADS, typename Op>
 void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   using Again = typename Op::Again;
   const auto kernel = row_again_kernel<Again, VEC, THREADS>;
-  static Answers done;
+  static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
   kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
 }
@@ -151,12 +152,12 @@ void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 // The same of operators whose outputs need more than the row: that costs registers early, and time
 // late. Where there is little to do, or one thread does not hold many elements, the time counts.
 template <typename Op>
-struct PlanBeside {
+struct OperandPlan {
   static constexpr int BYTES = sizeof(typename Op::T), MOST = BYTES == 2 ? 32 : 16;
   static constexpr int64_t MB = 1 << 20;
   const int64_t n, bytes;  // of a row, of x
 
-  explicit PlanBeside(const ArgsOf<Op>& a) : n(a.n), bytes(a.rows * a.n * BYTES) {}
+  explicit OperandPlan(const ArgsOf<Op>& a) : n(a.n), bytes(a.rows * a.n * BYTES) {}
   bool little() const { return bytes <= 4 * MB; }
   // Late is slower by itself but has more threads at once, so that 8 MB of fp32 are one wave.
   bool early(int elements) const {
@@ -164,8 +165,8 @@ struct PlanBeside {
     if (BYTES == 2) return little();
     return elements == 32 || little() || (elements == 16 && n <= 2048 && bytes > 8 * MB);
   }
-  // Threads that a multiprocessor is to have room for.
-  static constexpr int room(int elements, int threads, bool early) {
+  // Threads that a multiprocessor should hold.
+  static constexpr int threads_per_sm(int elements, int threads, bool early) {
     if (BYTES == 8) return 512;
     if (BYTES == 2) return early ? 512 : threads == 512 ? 1024 : 640;
     if (elements == 32) return 512;
@@ -174,27 +175,28 @@ struct PlanBeside {
 };
 
 template <typename Op, int ELEMENTS, int ROW_THREADS, int THREADS, bool EARLY>
-using Beside = Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_THREADS, THREADS,
-                     std::max(1, PlanBeside<Op>::room(ELEMENTS, THREADS, EARLY) / THREADS), EARLY>;
+using WithOperands =
+    Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_THREADS, THREADS,
+          std::max(1, OperandPlan<Op>::threads_per_sm(ELEMENTS, THREADS, EARLY) / THREADS), EARLY>;
 
 template <int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
-void launch_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+void launch_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if constexpr (sizeof(typename Op::T) < 8) {
-    if (PlanBeside<Op>(a).early(ELEMENTS)) {
-      return launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
+    if (OperandPlan<Op>(a).early(ELEMENTS)) {
+      return launch_held<WithOperands<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
     }
   }
-  launch_held<Beside<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
+  launch_held<WithOperands<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
 }
 
-// By clusters that stay unless there is little to do: what is needed besides is theirs to keep.
+// By persistent clusters unless the tensor is small: they keep the operands in registers.
 template <typename Op>
-bool launch_cluster_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  constexpr int BYTES = PlanBeside<Op>::BYTES, VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
+bool launch_cluster_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  constexpr int BYTES = OperandPlan<Op>::BYTES, VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
   if (a.n > 8 * 256 * 32) return false;
   if constexpr (BYTES < 8) {
     using Early = Shape<VEC, ITEMS, 0, 256, 2, true>;
-    if (!PlanBeside<Op>(a).little() && launch_stream<Early>(a, op, s)) return true;
+    if (!OperandPlan<Op>(a).little() && launch_stream<Early>(a, op, s)) return true;
     return launch_cluster<Early>(a, op, s);
   } else {
     return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2>>(a, op, s);
@@ -202,26 +204,26 @@ bool launch_cluster_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 }
 
 template <typename Op>
-void launch_aligned_beside(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  constexpr int BYTES = PlanBeside<Op>::BYTES, MOST = PlanBeside<Op>::MOST;
-  if (a.n <= 4 * MOST) return launch_beside<MOST, 4, kSmallBlock>(a, op, s);
-  if (a.n <= 8 * MOST) return launch_beside<MOST, 8, kSmallBlock>(a, op, s);
-  if (a.n <= 16 * MOST) return launch_beside<MOST, 16, kSmallBlock>(a, op, s);
+void launch_aligned_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  constexpr int BYTES = OperandPlan<Op>::BYTES, MOST = OperandPlan<Op>::MOST;
+  if (a.n <= 4 * MOST) return launch_with_operands<MOST, 4, kSmallBlock>(a, op, s);
+  if (a.n <= 8 * MOST) return launch_with_operands<MOST, 8, kSmallBlock>(a, op, s);
+  if (a.n <= 16 * MOST) return launch_with_operands<MOST, 16, kSmallBlock>(a, op, s);
   if constexpr (BYTES == 4) {
-    if (a.n <= 64 * 8) return launch_beside<8, 0, 64>(a, op, s);
-    if (a.n <= 128 * 8) return launch_beside<8, 0, 128>(a, op, s);
+    if (a.n <= 64 * 8) return launch_with_operands<8, 0, 64>(a, op, s);
+    if (a.n <= 128 * 8) return launch_with_operands<8, 0, 128>(a, op, s);
   } else {
-    if (a.n <= kWarp * MOST) return launch_beside<MOST, kWarp, kSmallBlock>(a, op, s);
-    if (a.n <= 64 * MOST) return launch_beside<MOST, 0, 64>(a, op, s);
+    if (a.n <= kWarp * MOST) return launch_with_operands<MOST, kWarp, kSmallBlock>(a, op, s);
+    if (a.n <= 64 * MOST) return launch_with_operands<MOST, 0, 64>(a, op, s);
   }
-  if (a.n <= 128 * MOST) return launch_beside<MOST, 0, 128>(a, op, s);
-  if (a.n <= 256 * MOST) return launch_beside<MOST, 0, 256>(a, op, s);
+  if (a.n <= 128 * MOST) return launch_with_operands<MOST, 0, 128>(a, op, s);
+  if (a.n <= 256 * MOST) return launch_with_operands<MOST, 0, 256>(a, op, s);
   if constexpr (BYTES == 4) {
-    if (a.n <= 256 * 32) return launch_beside<32, 0, 256>(a, op, s);
+    if (a.n <= 256 * 32) return launch_with_operands<32, 0, 256>(a, op, s);
   } else {
-    if (a.n <= 512 * MOST) return launch_beside<MOST, 0, 512>(a, op, s);
+    if (a.n <= 512 * MOST) return launch_with_operands<MOST, 0, 512>(a, op, s);
   }
-  if (!launch_cluster_beside(a, op, s)) launch_again<kVec<typename Op::T>, 512>(a, op, s);
+  if (!launch_cluster_with_operands(a, op, s)) launch_again<kVec<typename Op::T>, 512>(a, op, s);
 }
 
 template <typename Op>
@@ -241,10 +243,10 @@ cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
   if (!wide) {
     launch_odd(a, op, s);
-  } else if constexpr (std::is_base_of_v<Alone, Op>) {
+  } else if constexpr (std::is_base_of_v<NoEpilogueOperands, Op>) {
     launch_aligned(a, op, s);
   } else {
-    launch_aligned_beside(a, op, s);
+    launch_aligned_with_operands(a, op, s);
   }
   return cudaGetLastError();
 }

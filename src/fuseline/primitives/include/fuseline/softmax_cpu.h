@@ -18,7 +18,7 @@ void each(const Columns& view, int64_t cost, const F& kernel) {
   parallel(view.outer * blocks, cost * view.n * (view.inner / blocks), kernel);
 }
 
-// Makes y and fills `stats`, if there is a place for them.
+// Makes y and fills `stats`, if the pointer is not null.
 inline Tensor forward(const Kernels& kernels, const Tensor& x, int64_t dim,
                       const Tensor* stats = nullptr) {
   Tensor y = allocate_like(x);

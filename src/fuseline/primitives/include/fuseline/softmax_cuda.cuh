@@ -54,7 +54,7 @@ __device__ __forceinline__ MaxSum<T, HELD> over_lanes(const MaxSum<T, HELD>& p, 
 
 // What the operators that begin with a softmax of x have in common.
 template <typename T_, bool HELD>
-struct OfX : rows::Alone {
+struct OfX : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Total = MaxSum<T, HELD>;
@@ -113,7 +113,7 @@ struct Softmax : OfX<T_, HELD> {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Softmax, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> y = pack.v[0];
     for (S& v : y.v) v = (HELD ? v : exp_of<T>(v - row.max)) * row.scale;
     return y;
@@ -145,7 +145,7 @@ struct LogSoftmax : OfX<T_, HELD> {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<LogSoftmax, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> y = pack.v[0];
     for (S& v : y.v) v = v - row.max - row.log_sum;
     return y;
@@ -155,7 +155,7 @@ struct LogSoftmax : OfX<T_, HELD> {
 
 // y = softmax(p), p = softmax(x), whose largest element is exp(0) / sum. Exponentials are kept: a
 // second one of each would take as long as the memory. Writes (max, scale, scale2), with p = exp(x
-// - max) * scale and y = exp(p - scale) * scale2, where there is a place.
+// - max) * scale and y = exp(p - scale) * scale2, unless null.
 template <typename T_, bool HELD = true>
 struct DoubleSoftmax : OfX<T_, HELD> {
   using Base = OfX<T_, HELD>;
@@ -216,7 +216,7 @@ struct DoubleSoftmax : OfX<T_, HELD> {
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row,
                                                 const Packs<DoubleSoftmax, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> y = pack.v[0];
     for (S& v : y.v) v = (HELD ? v : second(row, v)) * row.scale2;
     return y;
@@ -231,7 +231,7 @@ struct DoubleSoftmax : OfX<T_, HELD> {
 
 // What the backwards have in common: two inputs, plain sums.
 template <typename T_, bool HELD>
-struct OfTwo : rows::Alone {
+struct OfTwo : rows::NoEpilogueOperands {
   using T = T_;
   using S = Stat<T>;
   using Total = Sum<TotalOf<T, HELD>>;
@@ -271,7 +271,7 @@ struct OneSumBwd : OfTwo<T_, HELD> {
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<OneSumBwd, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> dx;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) dx.v[v] = Formula<T>::dx(pack.v[0].v[v], pack.v[1].v[v], row);
@@ -353,7 +353,7 @@ struct DoubleSoftmaxBwd : OfTwo<T_, HELD> {
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row,
                                                 const Packs<DoubleSoftmaxBwd, VEC>& pack,
-                                                rows::Nothing) const {
+                                                rows::NoOperands) const {
     Values<S, VEC> dx;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {

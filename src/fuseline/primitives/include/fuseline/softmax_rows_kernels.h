@@ -87,7 +87,7 @@ inline const X* next_row(const X* x, int64_t stride, int64_t n) {
 }
 
 // The sum of exp(x - m), each vector of which is handed to keep(i, e, part). Exponentials keep the
-// processor busy, so memory is asked for the next row and for the place of the result meanwhile.
+// processor busy, so the next row and the result's lines are prefetched meanwhile.
 template <class C, class X, class Keep>
 inline double sum_exp(const X* x, C m, int64_t n, const X* next, const X* y, const Keep& keep) {
   return sum_row<C>(n, [=](int64_t i, auto part) {
