@@ -112,7 +112,7 @@ def disable(ops: Iterable[str] | None = None) -> None:
 
 @contextmanager
 def enabled(ops: Iterable[str] | None = None) -> Iterator[None]:
-    """enable() inside a `with`; what the block enabled or disabled ends with it.
+    """Run enable(ops) for the length of a `with` block; what it enabled or disabled ends with it.
 
     Blocks may overlap (threads, generators) and end in any order: an operator stays enabled while
     one of them needs it.

@@ -20,7 +20,12 @@ Inputs = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One problem size: a name, the values `make_inputs` needs, and the suites it belongs to."""
+    """One problem size.
+
+    name    as the command line and the records call it, such as "512x1024"
+    args    the values that `OpSpec.make_inputs` needs
+    suites  names of the suites it belongs to; "check" is what the checker takes, "quick" the demo
+    """
 
     name: str
     args: Mapping[str, Any]
@@ -29,7 +34,11 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """Least work of one call: bytes moved (each input read once, each output written once)."""
+    """Least work of one call.
+
+    bytes_read, bytes_written  each input read once, each output written once
+    flops                      floating-point operations, a fused multiply-add counted as two
+    """
 
     bytes_read: int
     bytes_written: int
@@ -43,6 +52,13 @@ class Cost:
 @dataclass(frozen=True)
 class Budget:
     """Accuracy an implementation must keep, in ULP of the output and in eps * max|gradient|.
+
+    fp64_fwd_ulp, fp64_ratio    forward in fp64: ULP, or so many times eager's error
+    fp64_grad_eps               gradients in fp64, in eps * max|gradient|
+    fp32_ratio, fp32_floor      fp32: so many times eager's error, but at least the floor in ULP
+    half_extra                  half types: eager's error and so many ULP more
+    e4m3_fwd_ulp                float8_e4m3fn: ULP
+    gradients                   whether outputs are judged as gradients are
 
     Forward: fp64 an absolute limit (and, where no formula keeps it, a ratio of eager's error),
     fp32 max(ratio * eager's error, floor), half types eager's + extra, e4m3 the nearest value: half
@@ -67,7 +83,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class ErrorCase:
-    """A call that must raise `error` with every word of `match` in the message, before a launch."""
+    """A call that must raise an error before anything is launched.
+
+    name   of the case
+    make   device -> keyword inputs of the call
+    error  the type that must be raised
+    match  words, every one of which must be in the message
+    """
 
     name: str
     make: Callable[[torch.device], Inputs]
@@ -81,9 +103,14 @@ def _always(device_type: str) -> str | None:
 
 @dataclass(frozen=True)
 class Implementation:
-    """One way to compute the operator; `fn(**inputs)` is differentiable through autograd.
+    """One way to compute the operator.
 
-    `unavailable(device_type)` gives the reason why it cannot run there, or None.
+    name         as the command line and the records call it
+    fn           fn(**inputs) -> output or tuple of outputs, differentiable through autograd; called
+                 with the inputs' names as keywords
+    role         "ours" (judged by the spec's budget), "eager" (the baseline), "native" (torch's own
+                 operator) or "rival" (another project's)
+    unavailable  device type -> the reason why it cannot run there, or None
     """
 
     name: str

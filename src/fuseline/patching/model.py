@@ -52,7 +52,7 @@ def patch(model: Module, impl: str = "auto") -> Report:
 
 
 def unpatch(model: Module) -> int:
-    """Give the modules that `patch` replaced their own forward back; return their number."""
+    """Give what `patch` replaced in `model` its own forward back; return the number of modules."""
     with _lock:
         return sum([remove(module) for module in model.modules()])
 

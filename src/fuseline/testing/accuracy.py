@@ -23,11 +23,16 @@ HOPELESS = 0.25
 
 @dataclass(frozen=True)
 class ErrorFigures:
-    """Error against the oracle: absolute (max, rms), in ULP, and as max_abs / (eps * max|ref|).
+    """Error against the fp64 reference.
 
-    `eager_ratio` is max_abs over eager's, None where eager has no error to compare with. All but
-    `rms` are infinite where the result is missing, has another shape, or is NaN or Inf where the
-    oracle is not (or the reverse).
+    max_abs      largest absolute error
+    rms          root mean square of the absolute errors
+    max_ulp      largest error in units of the last place of the result's dtype
+    scaled       max_abs / (eps * max|ref|)
+    eager_ratio  max_abs over eager's; None if eager has no error to compare with
+
+    All but `rms` are infinite if the result is missing, has another shape, or is NaN or Inf where
+    the reference is not (or the reverse).
     """
 
     max_abs: float
@@ -57,7 +62,13 @@ def run(
     direction: Direction,
     dys: tuple[Tensor, ...] | None = None,
 ) -> dict[str, Tensor]:
-    """Call fn once: fwd gives {"out0": y, ...}, bwd {input name: gradient} through autograd.
+    """Call fn once and return its outputs or its gradients by name.
+
+    fn         called as fn(**inputs)
+    spec       whose `differentiable` inputs get gradients
+    inputs     keyword inputs
+    direction  "fwd": return {"out0": y, ...}, without grad; "bwd": {input name: gradient}
+    dys        one gradient for each output; required for "bwd"
 
     The leaves are the inputs detached, so their memory layout is kept. A gradient that autograd
     does not deliver is absent from the result.
@@ -72,7 +83,10 @@ def run(
 
 
 def make_dys(outputs: Sequence[Tensor], generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Return the output gradients from N(0, 1), each with its output's dtype, device and shape."""
+    """Return one gradient for each of `outputs`, drawn from N(0, 1) by `generator`.
+
+    Each has its output's dtype, device and shape.
+    """
     return tuple(_normal_like(y, generator) for y in outputs)
 
 
@@ -83,8 +97,13 @@ def errors(
     results: Mapping[str, Tensor],
     dys: tuple[Tensor, ...] | None = None,
 ) -> dict[str, ErrorFigures]:
-    """Return the error of every output ("fwd") or gradient
-    ("bwd") against `spec.reference` in fp64.
+    """Return name -> error against `spec.reference` in fp64.
+
+    spec       whose reference, longdouble and row_inputs are used
+    inputs     the keyword inputs of the call that is judged
+    direction  "fwd" (outputs, "out0", ...) or "bwd" (gradients, by the inputs' names)
+    results    what the call gave, as `run` returns it
+    dys        the gradients of the outputs; required for "bwd"
 
     Works in row chunks of about 2^24 elements, 2^19 on a CPU. fp64 results for up to 2^18 input
     elements are held against `spec.longdouble` where the spec has one.
@@ -114,10 +133,13 @@ def over_budget(
     mine: ErrorFigures,
     eager: ErrorFigures | None,
 ) -> str | None:
-    """Return why `mine` exceeds the budget, with figures, or None.
+    """Return why an error exceeds the budget, with figures, or None.
 
-    The forward is judged in ULP, gradients in eps * max|gradient|. Eager serves as yardstick only
-    while it has some right digits itself.
+    budget     the limits
+    dtype      of the result
+    direction  "fwd": judged in ULP; "bwd": in eps * max|gradient|
+    mine       the error that is judged
+    eager      eager's error, or None; used only while eager has some right digits itself
     """
     direction = "bwd" if budget.gradients else direction
     unit = "ULP" if direction == "fwd" else "eps * max|result|"

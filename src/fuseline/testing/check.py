@@ -80,10 +80,18 @@ def check(
     cases: Sequence[str | Case] | None = None,
     level: Level = "standard",
 ) -> CheckReport:
-    """Ask every implementation of `spec` (or those named) all questions of the checker.
+    """Run all checks on the implementations of an operator and return what they found.
 
-    Cases: those given, else the spec's suite "check", else all that are not too large. A crash of
-    an implementation is a finding; an error of the spec's own reference or make_inputs is raised.
+    spec    the operator: ours, or your own
+    impls   names of implementations; None: all
+    device  where to run
+    dtypes  torch dtypes; None: all of the spec
+    cases   names of cases, or `Case` objects; None: the spec's suite "check", else all that are not
+            too large
+    level   "standard", or "quick": fewer and smaller cases
+
+    A crash of an implementation is a finding; an error of the spec's own reference or make_inputs
+    is raised. Raises ValueError (level, cases) or KeyError (impls).
     """
     if level not in SMALL:
         raise ValueError(f"level: got {level!r}, expected one of: {', '.join(SMALL)}")

@@ -12,7 +12,12 @@ SKIPPED = "skipped"
 
 @dataclass(frozen=True)
 class Finding:
-    """One check of one implementation on one case, dtype and layout; `reason` says what was wrong.
+    """One check of one implementation.
+
+    impl, check, case, dtype, layout  what was checked on what, by name
+    ok                                whether it passed
+    reason                            what was wrong, or why it was skipped
+    figures                           output or input name -> its error
 
     An implementation that is unavailable has one finding, check "skipped", with the reason why.
     """
@@ -33,7 +38,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Every finding of one `check` call; `ok` if something was asked and nothing failed."""
+    """What one call of `check` found.
+
+    op        name of the operator
+    findings  one for each check of each implementation, case, dtype and layout
+
+    `ok` is true if something was checked and nothing failed; str() lists failures and skips.
+    """
 
     op: str
     findings: tuple[Finding, ...]
