@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
-from fuseline.core.batching import in_front, one
+from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.select import Selector
 
 
@@ -201,8 +201,8 @@ def vmap_over_rows(validate: Callable[..., None], along: bool = False) -> Callab
                 return [change(a, dim, *more) if isinstance(a, Tensor) else a for a, dim in pairs]
 
             if info.batch_size:
-                validate(*each(one))
-            batched = each(in_front, info.batch_size)
+                validate(*each(unbatched))
+            batched = each(move_batch_dim_to_front, info.batch_size)
             if along and batched[-1] >= 0:
                 batched[-1] += 1
             out = op(*batched)

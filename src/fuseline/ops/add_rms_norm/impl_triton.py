@@ -18,10 +18,10 @@ from fuseline.primitives.triton.parameters import TILES, finish, partial_rows, s
 from fuseline.primitives.triton.rms import (
     BLOCKS,
     divide,
+    fallback,
     float64_of,
     in_range,
     inverse_sqrt,
-    second_look,
 )
 from fuseline.primitives.triton.rows import divide_up, halves, vec, whole_meta
 
@@ -68,7 +68,7 @@ def _fwd_kernel(
     again = live & ~good
     if tl.sum(again.to(tl.int32), 0) > 0:
         tl.debug_barrier()  # h is read back, perhaps by other threads than wrote it
-        second_look(
+        fallback(
             h_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, width, eps,
             VEC, ROWS, max(BLOCK // 4, 1),
         )  # fmt: skip
@@ -120,7 +120,7 @@ def _fwd_long_kernel(
     else:
         rows = row + tl.arange(0, 1)
         means = mean + tl.zeros((1,), acc)
-        second_look(
+        fallback(
             h_ptr, w_ptr, y_ptr, rstd_ptr, rows, rows >= 0, means, n_cols, width, eps,
             VEC, 1, BLOCK // 4,
         )  # fmt: skip

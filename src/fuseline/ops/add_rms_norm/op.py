@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
-from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.add_rms_norm import impl_eager
 from fuseline.primitives.rms import normalised, statistics_dtype
@@ -186,13 +186,13 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         x_dim, residual_dim, weight_dim, _ = in_dims
         if info.batch_size:
-            one_weight = None if weight is None else one(weight, weight_dim)
-            validate(one(x, x_dim), one(residual, residual_dim), one_weight, None)
-        x = in_front(x, x_dim, info.batch_size)
-        residual = in_front(residual, residual_dim, info.batch_size)
+            one_weight = None if weight is None else unbatched(weight, weight_dim)
+            validate(unbatched(x, x_dim), unbatched(residual, residual_dim), one_weight, None)
+        x = move_batch_dim_to_front(x, x_dim, info.batch_size)
+        residual = move_batch_dim_to_front(residual, residual_dim, info.batch_size)
         if weight is None or weight_dim is None:
             return op(x, residual, weight, eps), (0, 0)
-        weight = weight_in_front(weight, weight_dim, x.dim())
+        weight = move_weight_batch_to_front(weight, weight_dim, x.dim())
         return _of_sum(x + residual, weight, eps), (0, 0)
 
     return rule

@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import in_front, one
+from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.ops.bias_dropout_add import impl_eager
 from fuseline.primitives import philox
 from fuseline.primitives.triton import Wrap
@@ -227,11 +227,15 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
         x_dim, bias_dim, residual_dim = in_dims[:3]
         seed_dim = None if seed_tensor is None else in_dims[6]
         if info.batch_size:
-            first = one(x, x_dim), one(bias, bias_dim), one(residual, residual_dim)
-            key = None if seed_tensor is None else one(seed_tensor, seed_dim)
+            first = (
+                unbatched(x, x_dim),
+                unbatched(bias, bias_dim),
+                unbatched(residual, residual_dim),
+            )
+            key = None if seed_tensor is None else unbatched(seed_tensor, seed_dim)
             validate(*first, p, training, seed, key)
-        x = in_front(x, x_dim, info.batch_size)
-        residual = in_front(residual, residual_dim, info.batch_size)
+        x = move_batch_dim_to_front(x, x_dim, info.batch_size)
+        residual = move_batch_dim_to_front(residual, residual_dim, info.batch_size)
         if bias_dim is not None:
             bias = bias.movedim(bias_dim, 0)
             bias = bias.view(bias.shape[0], *(1,) * (x.dim() - bias.dim()), *bias.shape[1:])

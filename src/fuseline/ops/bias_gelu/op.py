@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.bias_gelu import impl_eager
 from fuseline.primitives.triton import Wrap
@@ -125,11 +125,11 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Any, x: Tensor, bias: Tensor, approximate: str) -> Any:
         x_dim, bias_dim, _ = in_dims
         if info.batch_size:
-            validate(one(x, x_dim), one(bias, bias_dim), approximate)
-        x = in_front(x, x_dim, info.batch_size)
+            validate(unbatched(x, x_dim), unbatched(bias, bias_dim), approximate)
+        x = move_batch_dim_to_front(x, x_dim, info.batch_size)
         if bias_dim is None:
             return op(x, bias, approximate), 0
-        return _gelu(x, weight_in_front(bias, bias_dim, x.dim()), approximate), 0
+        return _gelu(x, move_weight_batch_to_front(bias, bias_dim, x.dim()), approximate), 0
 
     return rule
 

@@ -140,7 +140,7 @@ def parameter(ptr, cols, mask, otherwise, C: tl.constexpr):
 
 
 @triton.jit
-def _second_look(
+def _fallback(
     x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, rows, again, variance, n_cols, x_stride, eps,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -214,7 +214,7 @@ def fwd_kernel(
     again = live & ~good
     if tl.sum(again.to(tl.int32), 0) > 0:
         LOOK: tl.constexpr = 1024 if BLOCK > 8192 else max(BLOCK // 2, 1)  # so that nothing spills
-        _second_look(
+        _fallback(
             x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, rows, again, variance, n_cols, x_stride,
             eps, VEC, ROWS, LOOK,
         )  # fmt: skip
@@ -267,7 +267,7 @@ def fwd_long_kernel(
             tl.store(y_ptr + row * (n_cols // VEC * VEC) + cols, y.to(y_ptr.dtype.element_ty), mask)
     else:
         rows = row + tl.arange(0, 1)
-        _second_look(
+        _fallback(
             x_ptr, w_ptr, b_ptr, y_ptr, mean_ptr, rstd_ptr, rows, rows >= 0,
             variance + tl.zeros((1,), tl.float64), n_cols, x_stride, eps, VEC, 1, BLOCK // 4,
         )  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense, flat
 from fuseline.ops.layer_norm import impl_eager
 from fuseline.primitives import rms
@@ -176,13 +176,14 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
         parameters = tuple(zip((weight, bias), dims, strict=True))
         if info.batch_size:
             _validate_tensors(
-                one(x, x_dim), *(p if p is None else one(p, d) for p, d in parameters)
+                unbatched(x, x_dim), *(p if p is None else unbatched(p, d) for p, d in parameters)
             )
-        x = in_front(x, x_dim, info.batch_size)
+        x = move_batch_dim_to_front(x, x_dim, info.batch_size)
         if all(p is None or d is None for p, d in parameters):
             return op(x, weight, bias, eps), 0
         weight, bias = (
-            p if p is None or d is None else weight_in_front(p, d, x.dim()) for p, d in parameters
+            p if p is None or d is None else move_weight_batch_to_front(p, d, x.dim())
+            for p, d in parameters
         )
         return _normalised(x, weight, bias, eps), 0
 

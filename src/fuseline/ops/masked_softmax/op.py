@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import in_front, one
+from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.layout import as_rows
 from fuseline.ops.masked_softmax import impl_eager
 from fuseline.primitives import softmax as formulas
@@ -161,8 +161,8 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Any, x: Tensor, mask: Tensor | None, *how: Any) -> Any:
         x_dim, mask_dim, *_ = in_dims
         if info.batch_size:
-            validate(one(x, x_dim), None if mask is None else one(mask, mask_dim), *how)
-        x = in_front(x, x_dim, info.batch_size)
+            validate(unbatched(x, x_dim), None if mask is None else unbatched(mask, mask_dim), *how)
+        x = move_batch_dim_to_front(x, x_dim, info.batch_size)
         if mask is not None and mask_dim is not None:
             mask = mask.movedim(mask_dim, 0)
             ones = (1,) * (x.dim() - mask.dim())

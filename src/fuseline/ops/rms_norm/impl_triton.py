@@ -23,11 +23,11 @@ from fuseline.primitives.triton.parameters import TILES, finish, partial_rows, s
 from fuseline.primitives.triton.rms import (
     BLOCKS,
     divide,
+    fallback,
     float64_of,
     in_range,
     inverse_sqrt,
     plus,
-    second_look,
 )
 from fuseline.primitives.triton.rows import divide_up, halves, vec, whole_meta
 
@@ -76,7 +76,7 @@ def _fwd_kernel(
         tl.store(rstd_ptr + rows, rstd, good)
     again = live & ~good
     if tl.sum(again.to(tl.int32), 0) > 0:
-        second_look(
+        fallback(
             x_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, x_stride, eps,
             VEC, ROWS, max(BLOCK // 4, 1), OFFSET,
         )  # fmt: skip
@@ -119,7 +119,7 @@ def _fwd_long_kernel(
     else:
         rows = row + tl.arange(0, 1)
         means = mean + tl.zeros((1,), acc)
-        second_look(
+        fallback(
             x_ptr, w_ptr, y_ptr, rstd_ptr, rows, rows >= 0, means, n_cols, x_stride, eps,
             VEC, 1, BLOCK // 4, OFFSET,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
-from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense
 from fuseline.core.spec import Direction
 from fuseline.core.tuned import Tile
@@ -175,12 +175,12 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         x_dim, weight_dim, *_ = in_dims
         if info.batch_size:
-            one_weight = None if weight is None else one(weight, weight_dim)
-            validate(one(x, x_dim), one_weight, None, weight_offset)
-        x = in_front(x, x_dim, info.batch_size)
+            one_weight = None if weight is None else unbatched(weight, weight_dim)
+            validate(unbatched(x, x_dim), one_weight, None, weight_offset)
+        x = move_batch_dim_to_front(x, x_dim, info.batch_size)
         if weight is None or weight_dim is None:
             return op(x, weight, eps, weight_offset), 0
-        weight = weight_in_front(weight, weight_dim, x.dim())
+        weight = move_weight_batch_to_front(weight, weight_dim, x.dim())
         return normalised(x, weight, eps, weight_offset), 0
 
     return rule

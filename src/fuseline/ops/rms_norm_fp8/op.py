@@ -11,7 +11,7 @@ from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
-from fuseline.core.batching import in_front, one, weight_in_front
+from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.rms_norm_fp8 import impl_eager
 from fuseline.primitives.rms import normalised
@@ -105,14 +105,14 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         x_dim, weight_dim, scale_dim, _ = in_dims
         if info.batch_size:
-            one_weight = None if weight is None else one(weight, weight_dim)
-            validate(one(x, x_dim), one_weight, one(scale, scale_dim), None)
-        x = in_front(x, x_dim, info.batch_size)
+            one_weight = None if weight is None else unbatched(weight, weight_dim)
+            validate(unbatched(x, x_dim), one_weight, unbatched(scale, scale_dim), None)
+        x = move_batch_dim_to_front(x, x_dim, info.batch_size)
         if weight_dim is None and scale_dim is None:
             return op(x, weight, scale, eps), 0
         if weight is not None and weight_dim is not None:
-            weight = weight_in_front(weight, weight_dim, x.dim())
-        scale = in_front(scale, scale_dim, info.batch_size)
+            weight = move_weight_batch_to_front(weight, weight_dim, x.dim())
+        scale = move_batch_dim_to_front(scale, scale_dim, info.batch_size)
         v = normalised(x.to(torch.float32), weight, eps) / scale.reshape(-1, *(1,) * (x.dim() - 1))
         return v.clamp(-_MOST, _MOST).to(torch.float8_e4m3fn), 0
 

@@ -48,7 +48,7 @@ def plus(w, OFFSET: tl.constexpr):
 
 
 @triton.jit
-def second_look(
+def fallback(
     x_ptr, w_ptr, y_ptr, rstd_ptr, rows, again, mean, n_cols, x_stride, eps,
     VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, OFFSET: tl.constexpr = 0.0,
 ):  # fmt: skip
