@@ -20,7 +20,7 @@ COLUMNS = (
     *("op", "impl", "role", "direction", "case", "dtype", "layout", "device"),
     *("status", "reason", "median_us", "ci_low_us", "ci_high_us", "samples", "precision", "timer"),
     *("hot_us", "host_us", "sm_mhz"),
-    *("max_abs_error", "rms_error", "max_ulp", "eager_ratio"),
+    *("max_abs_error", "rms_error", "max_ulp", "eager_ratio", "max_eps"),
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_mix", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
     *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "version", "environment"),
@@ -54,6 +54,11 @@ class _Timed:
         )
 
     @property
+    def good(self) -> bool:
+        """Whether the number may be compared with others."""
+        return self.measurement.status is Status.OK
+
+    @property
     def median_us(self) -> float | None:
         return self.summary.median if self.summary else None
 
@@ -68,8 +73,9 @@ class _Timed:
 def records(measurements: Iterable[Measurement]) -> list[Record]:
     """Return one flat record a cell with the keys of `COLUMNS`; None stands for unknown.
 
-    Ratios compare cells of one group measured in one environment. A cell whose status has no
-    number has None in every column that a time goes into.
+    Ratios compare cells of one group measured in one environment, and only those that are ok: a
+    noisy one has none, and is nobody's yardstick. A cell whose status has no number has None in
+    every column that a time goes into.
     """
     timed = [_Timed(measurement) for measurement in measurements]
     roles = _roles(timed)
@@ -157,6 +163,7 @@ def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Tim
     ceiling = yardsticks.get(_place(measurement, CEILING))
     mix = ceiling.measurement.proof.get("mix") if ceiling else None
     peak = yardsticks.get(_peak_key(measurement, _PEAK_OF_MIX.get(str(mix), "")))
+    limit = ceiling.gbps if ceiling and ceiling.good else None
     # A timer that sees no kernels (a CPU's wall clock) leaves the operators that torch ran.
     ran: Mapping[str, int] = proof.get("kernels") or proof.get("operators") or {}
     row: Record = {
@@ -183,16 +190,19 @@ def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Tim
         "rms_error": accuracy.rms if accuracy else None,
         "max_ulp": accuracy.max_ulp if accuracy else None,
         "eager_ratio": accuracy.eager_ratio if accuracy else None,
+        "max_eps": accuracy.max_eps if accuracy else None,
         "peak_bytes": measurement.peak_bytes,
         "buffer_bytes": measurement.buffer_bytes,
         "ideal_bytes": measurement.ideal_bytes,
         "flops": measurement.flops,
         "gbps": item.gbps,
         "ceiling_mix": mix,
-        "ceiling_gbps": ceiling.gbps if ceiling else None,
-        "ceiling_share": _ratio(item.gbps, ceiling.gbps if ceiling else None),
-        "peak_share": _ratio(item.gbps, peak.gbps if peak else None),
-        "speedup_vs_eager": _ratio(eager.median_us if eager else None, item.median_us),
+        "ceiling_gbps": limit,
+        "ceiling_share": _ratio(item.gbps, limit) if item.good else None,
+        "peak_share": _ratio(item.gbps, peak.gbps) if peak and peak.good and item.good else None,
+        "speedup_vs_eager": _ratio(eager.median_us, item.median_us)
+        if eager and eager.good and item.good
+        else None,
         "kernels": "; ".join(ran),
         "launches": proof.get("launches", sum(ran.values()) if ran else None),
         **{name: proof.get(name) for name in _PROOF},

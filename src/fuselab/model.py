@@ -88,12 +88,14 @@ class Accuracy:
     """Error of one cell's outputs against fp64 (max over outputs or gradients).
 
     max_abs, rms: absolute. max_ulp: in ULP of the output dtype. eager_ratio: max_abs over eager's.
+    max_eps: the error over eps * the largest value of its result, which gradients are judged in.
     """
 
     max_abs: float
     rms: float
     max_ulp: float
     eager_ratio: float | None = None
+    max_eps: float | None = None
 
 
 @dataclass(frozen=True)

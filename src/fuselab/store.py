@@ -19,6 +19,7 @@ from fuselab import precision
 from fuselab.model import Accuracy, Cell, Count, Group, Measurement, Status
 
 FILE_NAME = "run.sqlite"
+STORED = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 APPLICATION_ID = 0x46534C42  # "FSLB"
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 30.0

@@ -378,17 +378,18 @@ def test_a_store_without_counts_still_opens(tmp_path: Path) -> None:
 
 
 def test_records_and_report_name_what_is_missing_once() -> None:
-    rows = metrics.records([measurement(**COUNTS), measurement("right", **COUNTS)])
+    found = [measurement(**COUNTS), measurement("right", **COUNTS)]
+    rows = metrics.records(found)
     assert (rows[0]["instructions"], rows[0]["energy_j"]) == (5.0, None)
     assert rows[0]["not_counted"] == "energy_j: NVML meters GPUs only"
-    view = build(rows, [])
+    view = build(found, [])
     line = "not measured: energy_j (NVML meters GPUs only), 2 cells"
     assert to_terminal(view).startswith(line)
     assert to_markdown(view).count("NVML meters GPUs only") == 1
     for text in (to_terminal(view), to_markdown(view), to_html(view)):
         assert "All metrics" in text
     assert len(view.counters.rows) == 2
-    assert build(metrics.records([measurement()]), []).counters.rows == ()
+    assert build([measurement()], []).counters.rows == ()
 
 
 def test_every_device_has_every_count() -> None:

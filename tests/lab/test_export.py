@@ -18,7 +18,7 @@ COLUMNS = [
     *("op", "impl", "role", "direction", "case", "dtype", "layout", "device", "status", "reason"),
     *("median_us", "ci_low_us", "ci_high_us", "samples", "precision", "timer"),
     *("hot_us", "host_us", "sm_mhz"),
-    *("max_abs_error", "rms_error", "max_ulp", "eager_ratio"),
+    *("max_abs_error", "rms_error", "max_ulp", "eager_ratio", "max_eps"),
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_mix", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
     *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "version", "environment"),

@@ -119,11 +119,14 @@ def test_every_function_has_its_row_in_every_case(mixed: Any, case: str) -> None
     x = 4 * (132 if case == "(4, 33)" else 96)
     assert other["ideal_bytes"] == 2 * x
     assert other["buffer_bytes"] == x + other["peak_bytes"] >= 2 * x
-    assert other["speedup_vs_eager"] == first["median_us"] / other["median_us"]
+    good = first["status"] == other["status"] == "ok"
+    ratio = first["median_us"] / other["median_us"]
+    assert other["speedup_vs_eager"] == (ratio if good else None)
     assert first["role"] == "eager"
     assert first["launches"] == 3
     assert 0 < other["max_ulp"] < 4
-    assert other["ceiling_share"] > 0
+    ceiling = rows["ceiling"]["status"]
+    assert (other["ceiling_share"] or 0) > 0 or "noisy" in (ceiling, other["status"])
 
 
 def test_a_function_that_fails_says_why(mixed: Any) -> None:

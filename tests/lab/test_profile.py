@@ -280,7 +280,8 @@ def test_a_profile_on_a_cpu_and_again(
     assert "compile   cold 0." in said.out
     reasons = ["no valgrind", "Nsight Compute counts on GPUs only", "NVML meters GPUs only"]
     assert [said.out.count(reason) for reason in reasons] == [1, 1, 1]
-    assert "memory roof: " in said.out
+    noisy = "right: noisy" in said.out
+    assert ("memory roof unknown: " if noisy else "memory roof: ") in said.out
     assert "the operator's cost model has no FLOPs" in said.out
     assert not list(tmp_path.glob("*.svg")), "without FLOPs there is no point to draw"
     with Store.open_readonly(tmp_path) as store:

@@ -26,4 +26,6 @@ def run(folder: str, form: str, *, samples: bool = False) -> int:
         pairs = zip(records, measured, strict=True)
         records = [{**record, **metrics.raw(measurement)} for record, measurement in pairs]
     sys.stdout.write(FORMATS[form](records))
+    if not records:
+        print(f"{folder}: the run holds no cell", file=sys.stderr)
     return exits.OK if records else exits.NO_DATA

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fuselab import metrics
@@ -13,7 +13,7 @@ from fuselab.metrics import Record
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
 from fuselab.report import build, html, plots, text
 from fuselab.report.files import replace
-from fuselab.store import Store
+from fuselab.store import STORED, Store
 
 
 def run(
@@ -27,28 +27,45 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Write the report of a run and print where it is; 3 if the run holds nothing."""
+    files = {
+        "--html": Path(page or Path(folder) / "report.html"),
+        "--markdown": Path(markdown or Path(folder) / "report.md"),
+        **({"--picture": Path(picture)} if picture else {}),
+    }
+    _check(files, Path(folder))
     with Store.open_readonly(folder) as store:
-        records = metrics.records(store.measurements())
-        view = build.build(
-            records, store.environment(), store.span(), title=Path(folder).resolve().name
-        )
-    if not records:
+        measured = list(store.measurements())
+        view = build.build(measured, store.environment(), store.span())
+    if not measured:
         print(f"{folder}: the run holds no cell", file=sys.stderr)
         return exits.NO_DATA
-    written = {
-        "html": html.write_html(view, page or Path(folder) / "report.html"),
-        "markdown": replace(markdown or Path(folder) / "report.md", text.to_markdown(view)),
-    }
     if picture:
-        timed = [r for r in records if r["role"] != CEILING and r["median_us"] and r["ideal_bytes"]]
-        op, dtype = _one_of("op", op, timed), _one_of("dtype", dtype, timed)
+        records = metrics.records(measured)
+        drawn = [row for row in records if row["role"] != CEILING and plots.drawable(row)]
+        op, dtype = _one_of("op", op, drawn), _one_of("dtype", dtype, drawn)
         plots.save_svg(records, picture, op=op, dtype=dtype)
-        written["picture"] = Path(picture)
+    html.write_html(view, files["--html"])
+    replace(files["--markdown"], text.to_markdown(view))
+    written = {option.removeprefix("--"): path for option, path in files.items()}
     if as_json:
         print(json.dumps({name: str(path) for name, path in written.items()}))
     else:
         print("\n".join(str(path) for path in written.values()))
     return exits.OK
+
+
+def _check(files: Mapping[str, Path], folder: Path) -> None:
+    """Raise PlanError for a file that is to be written over another, or over the run itself."""
+    taken = {(folder / name).resolve(): "the run's own file" for name in STORED}
+    for option, path in files.items():
+        if path.is_dir():
+            raise PlanError(f"{option}: got {str(path)!r}, a folder; expected a file")
+        if found := taken.get(path.resolve()):
+            raise PlanError(f"{option}: got {str(path)!r}, {found}; expected another file")
+        taken[path.resolve()] = f"the file of {option}"
+    picture = files.get("--picture")
+    if picture and picture.suffix.lower() != ".svg":
+        raise PlanError(f"--picture: got {str(picture)!r}, expected a name that ends in .svg")
 
 
 def _one_of(column: str, name: str | None, records: Sequence[Record]) -> str:

@@ -68,9 +68,7 @@ def run(
             if slow:
                 count.run(wanted, store, chosen, timeout)
         stored = list(store.measurements())
-        view = build.build(
-            metrics.records(stored), store.environment(), store.span(), title=f"fuselab run {out}"
-        )
+        view = build.build(stored, store.environment(), store.span())
     cells = {cell for group in plan for cell in group.cells}
     asked = [m for m in stored if m.cell in cells]
     counts = Counter(str(m.status) for m in asked)

@@ -16,6 +16,8 @@ from fuselab.model import Measurement
 from fuselab.plan import CEILING
 from fuselab.report import tables, text
 from fuselab.report.build import build
+from fuselab.report.html import ordered
+from fuselab.report.standing import Standings
 from fuselab.report.tables import DIRECTIONS, UNKNOWN, Notes, number, percent, size
 from fuselab.report.view import Column, Table, Value, View
 
@@ -60,7 +62,8 @@ class Results:
         parts = Environment(
             loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True
         ).get_template("parts.html")
-        grid = getattr(parts.make_module({"palette": {}}), "grid")  # noqa: B009 - a macro
+        names = {"palette": {}, "label": tables.label, "ordered": ordered}
+        grid = getattr(parts.make_module(names), "grid")  # noqa: B009 - a macro
         section = self._view.sections[0]
         shown = "".join(f"<h4>{escape(table.title)}</h4>{grid(table)}" for table in section.times)
         return (
@@ -71,15 +74,17 @@ class Results:
     @cached_property
     def _view(self) -> View:
         rows = [row for row in self.records if row["role"] != CEILING]
+        standings = Standings(self.measurements, tables.implementations(rows))
         kinds = dict.fromkeys((row["direction"], row["dtype"]) for row in rows)
         shown = tuple(
             _table(
                 f"{DIRECTIONS[direction]}, {dtype}",
                 [r for r in rows if (r["direction"], r["dtype"]) == (direction, dtype)],
+                standings,
             )
             for direction, dtype in kinds
         )
-        view = build(self.records, [self.environment])
+        view = build(self.measurements, [self.environment])
         section = replace(view.sections[0], title=self._title(rows), summary=(), times=shown)
         return replace(view, sections=(section,))
 
@@ -94,7 +99,7 @@ class Results:
         return ", ".join(filter(None, parts))
 
 
-def _table(title: str, rows: Sequence[Record]) -> Table:
+def _table(title: str, rows: Sequence[Record], standings: Standings) -> Table:
     """Return the rows of one direction and dtype, the fastest of each case marked."""
     notes = Notes()
     clock = next((_CLOCKS.get(row["timer"], "") for row in rows if row["timer"]), "")
@@ -106,8 +111,7 @@ def _table(title: str, rows: Sequence[Record]) -> Table:
         *(Column(name, numeric=False) for name in names),
         *(Column(name) for name in (*numbers, *rest, ran)),
     )
-    fastest = [tables.best(r for r in rows if r["case"] == case) for case in tables.cases(rows)]
-    lines = tuple(_line(row, any(row is found for found in fastest), notes) for row in rows)
+    lines = tuple(_line(row, row["impl"] in standings.of(row).fastest, notes) for row in rows)
     units = f"; us{clock}, speedup over {_yardstick(rows)}"
     return Table(title + units, columns, lines, notes=notes.texts)
 

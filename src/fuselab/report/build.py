@@ -1,54 +1,66 @@
-"""From records and environments to the view that every output format shows."""
+"""From measurements and environments to the view that every output format shows."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fuselab import metrics
 from fuselab.metrics import Record
-from fuselab.model import Status
+from fuselab.model import Measurement, Status
 from fuselab.plan import CEILING
-from fuselab.report import counters, tables
-from fuselab.report.view import Environment, Section, Tile, View
+from fuselab.report import counters, details, headline, tables
+from fuselab.report.standing import Standings
+from fuselab.report.view import Environment, Section, View
 
-# Facts of the environment that the header shows, where they exist, in this order.
-_HEADER = (
+# Facts of the environment that the report lists, where they exist, in this order.
+_FACTS = (
     *("device", "gpu", "cpu", "cores", "driver"),
     *("torch", "triton", "cuda", "python", "fuseline", "commit"),
 )
 
+Place = tuple[str, str, str, str]
+
 
 def build(
-    records: Sequence[Record],
+    measured: Iterable[Measurement],
     environments: Sequence[Mapping[str, Any]],
     span: tuple[str, str] | None = None,
-    title: str = "fuselab report",
 ) -> View:
-    """Return the view of `metrics.records(...)`, `Store.environment()` and `Store.span()`."""
+    """Return the view of `Store.measurements()`, `Store.environment()` and `Store.span()`."""
+    measured = list(measured)
+    records = metrics.records(measured)
     rows = [row for row in records if row["role"] != CEILING]
     ceilings = [row for row in records if row["role"] == CEILING]
-    counts = Counter(row["status"] for row in rows)
-    places = list(dict.fromkeys(_place(row) for row in rows))
+    standings = Standings(measured, tables.implementations(rows))
+    parts: dict[Place, list[Record]] = {}
+    for row in rows:
+        parts.setdefault(_place(row), []).append(row)
+    named = [(_name(place), part) for place, part in parts.items()]
     cells = Counter(row["environment"] for row in records)
+    uncounted = (f"{counters.NOT_MEASURED}: {line}" for line in counters.not_measured(rows))
     return View(
-        title=title,
+        title=headline.title(rows, environments, span),
+        notices=(*headline.notices(rows), *uncounted),
         facts=_facts(rows, environments, span),
-        tiles=_tiles(rows, ceilings, places),
-        statuses=tuple((str(s), counts[str(s)]) for s in Status if counts[str(s)]),
+        tiles=headline.tiles(
+            rows, [row for row in ceilings if row["op"] == CEILING], named, standings
+        ),
+        statuses=_statuses(rows),
         sections=tuple(
             _section(
-                place,
-                [row for row in rows if _place(row) == place],
+                _name(place),
+                part,
                 [row for row in ceilings if _place(row) == place],
+                standings,
             )
-            for place in places
+            for place, part in parts.items()
         ),
-        unmeasured=tables.unmeasured(rows),
-        accuracy=tables.accuracy(rows),
-        costs=tables.costs(rows),
-        proofs=tables.proofs(rows),
+        unmeasured=details.unmeasured(rows),
+        accuracy=details.accuracy(rows),
+        costs=details.costs(rows),
+        proofs=details.proofs(rows),
         counters=counters.table(rows),
         environments=tuple(
             Environment(
@@ -61,18 +73,23 @@ def build(
     )
 
 
-def _place(row: Record) -> tuple[str, str, str, str]:
+def _statuses(rows: Sequence[Record]) -> tuple[tuple[str, int], ...]:
+    counts = Counter(row["status"] for row in rows)
+    return tuple((str(s), counts[str(s)]) for s in Status if counts[str(s)])
+
+
+def _place(row: Record) -> Place:
     return row["op"], row["direction"], row["device"], row["layout"]
 
 
-def _name(place: tuple[str, str, str, str]) -> str:
+def _name(place: Place) -> str:
     op, direction, device, layout = place
     extra = "" if layout == "contiguous" else f", {layout}"
     return f"{op} {tables.DIRECTIONS.get(direction, direction)} on {device}{extra}"
 
 
 def _section(
-    place: tuple[str, str, str, str], rows: Sequence[Record], ceilings: Sequence[Record]
+    title: str, rows: Sequence[Record], ceilings: Sequence[Record], standings: Standings
 ) -> Section:
     dtypes = tuple(dict.fromkeys(row["dtype"] for row in rows))
     parts = [
@@ -85,75 +102,12 @@ def _section(
     ]
     charts = (tables.chart(dtype, part, limit) for dtype, part, limit in parts)
     return Section(
-        title=_name(place),
-        summary=_summary(rows),
-        times=tuple(tables.times(dtype, part) for dtype, part, _ in parts),
+        title=title,
+        summary=headline.summary(rows, standings),
+        times=tuple(tables.times(dtype, part, standings) for dtype, part, _ in parts),
         charts=tuple(chart for chart in charts if chart),
         heat=tables.heat(rows),
     )
-
-
-def _summary(rows: Sequence[Record]) -> tuple[str, ...]:
-    problems: dict[tuple[str, ...], list[Record]] = {}
-    for row in rows:
-        problems.setdefault(tables.problem(row), []).append(row)
-    winners = Counter(found["impl"] for part in problems.values() if (found := tables.best(part)))
-    if not winners:
-        return (f"None of the {len(problems)} problems has a time.",)
-    (first, most), *others = winners.most_common()
-    ranking = "".join(f", {impl} in {count}" for impl, count in others)
-    sentences = [f"{first} is fastest in {most} of {len(problems)} problems{ranking}."]
-    own = tables.best_own(rows)
-    if speedups := [row["speedup_vs_eager"] for row in own if row["speedup_vs_eager"]]:
-        sentences.append(
-            f"The best own implementation is {tables.geometric_mean(speedups):.1f} times as fast "
-            f"as eager (geometric mean of {len(speedups)} of {len(problems)} problems; "
-            f"{min(speedups):.2f} to {max(speedups):.2f})."
-        )
-    if shares := [row["ceiling_share"] for row in own if row["ceiling_share"]]:
-        largest = max(
-            (row for row in own if row["ceiling_share"]), key=lambda row: row["ideal_bytes"]
-        )
-        sentences.append(
-            f"It reaches {tables.percent(median(shares))} of the ceiling{_mixes(own)} in the "
-            f"median problem "
-            f"({len(shares)} of {len(problems)}), and {tables.percent(largest['ceiling_share'])} "
-            f"in the largest ({largest['case']} {largest['dtype']}, {largest['impl']})."
-        )
-    return tuple(sentences)
-
-
-def _mixes(rows: Sequence[Record]) -> str:
-    found = ", ".join(dict.fromkeys(row["ceiling_mix"] for row in rows if row["ceiling_mix"]))
-    return f" ({found} of the same bytes)" if found else ""
-
-
-def _tiles(
-    rows: Sequence[Record], ceilings: Sequence[Record], places: Sequence[tuple[str, str, str, str]]
-) -> tuple[Tile, ...]:
-    timed = sum(row["median_us"] is not None for row in rows)
-    tiles = [Tile("cells with a number", f"{timed} / {len(rows)}")]
-    for place in places:
-        own = tables.best_own(row for row in rows if _place(row) == place)
-        speedups = [row["speedup_vs_eager"] for row in own if row["speedup_vs_eager"]]
-        if speedups:
-            tiles.append(
-                Tile(
-                    _name(place),
-                    f"{tables.geometric_mean(speedups):.1f}x",
-                    f"eager / best own, {len(speedups)} problems",
-                )
-            )
-    for row in ceilings:
-        if row["op"] == CEILING and row["gbps"]:
-            tiles.append(
-                Tile(
-                    f"{row['impl']} on {row['device']}",
-                    f"{row['gbps']:.0f} GB/s",
-                    f"fixed recipe, {tables.size(row['ideal_bytes'])} moved",
-                )
-            )
-    return tuple(tiles)
 
 
 def _facts(
@@ -174,10 +128,9 @@ def _facts(
             ("environments", f"{len(environments)}; ratios never compare one with another")
         )
     known = dict(_flat(environments[-1])) if environments else {}
-    facts += [(name, known[name]) for name in _HEADER if name in known]
+    facts += [(name, known[name]) for name in _FACTS if name in known]
     if known.get("dirty") == "True":
         facts.append(("source", "differs from the commit"))
-    facts += [(counters.NOT_MEASURED, line) for line in counters.not_measured(rows)]
     return tuple(facts)
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from fuselab.page import environment
+from fuselab.report import tables
 from fuselab.report.files import replace
 from fuselab.report.plots import colors, inline_svg
-from fuselab.report.view import Value, View
+from fuselab.report.view import Table, Value, View
 
 _FULL_HEAT = 4.0  # log2: 16 times as fast has the full colour
 
@@ -24,6 +27,8 @@ def to_html(view: View) -> str:
     return templates.get_template("report.html").render(
         view=view,
         palette=palette,
+        label=tables.label,
+        ordered=ordered,
         heat=_heat,
         # Markup only here: matplotlib has escaped every text of the SVG.
         svgs=[
@@ -36,6 +41,11 @@ def to_html(view: View) -> str:
 def write_html(view: View, path: str | os.PathLike[str]) -> Path:
     """Write the page in one step (temporary file, then rename) and return its path."""
     return replace(path, to_html(view))
+
+
+def ordered(table: Table, cells: Sequence[Any]) -> Sequence[Any]:
+    """Return a row of the table in the order that a page shows it in."""
+    return [cells[place] for place in table.order] if table.order else cells
 
 
 def _heat(value: Value) -> str:

@@ -66,6 +66,11 @@ def inline_svg(chart: Chart, palette: dict[str, str], prefix: str) -> str:
     return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', svg, count=1)
 
 
+def drawable(row: Record) -> bool:
+    """Say whether a record has a place in a picture."""
+    return bool(row["gbps"] and row["ideal_bytes"])
+
+
 def save_svg(
     records: Sequence[Record],
     path: str | os.PathLike[str],
@@ -122,7 +127,7 @@ def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
     for series in chart.series:
         color = palette[series.name]
         style = {"color": color, "lw": 1.8 if series.role == "ours" else 1.1}
-        axes.plot(*_line(series), label=tables.plain(series.name), **style)
+        axes.plot(*_line(series), label=tables.plain(tables.label(series.name)), **style)
         axes.plot(*zip(*series.points, strict=True), "o", color=color, ms=2.8, alpha=0.5, mew=0)
     if chart.ceiling.points:
         sizes, speeds = _line(chart.ceiling)
@@ -132,11 +137,12 @@ def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
     if chart.peak:
         axes.axhline(chart.peak, color=ink, lw=0.8, ls=(0, (1, 2)))
         axes.annotate(
-            f"fixed recipe: {chart.peak:.0f} GB/s",
-            (0, chart.peak),
+            f"fixed recipe\n{chart.peak:.4g} GB/s",
+            (1, chart.peak),
             xycoords=("axes fraction", "data"),
-            xytext=(4, 3),
+            xytext=(4, 0),
             textcoords="offset points",
+            va="center",
             color=ink,
             fontsize=7.5,
         )

@@ -131,7 +131,8 @@ def _facts(record: Record, limits: Limits) -> list[tuple[str, str]]:
     """Return the headline as (name, text) pairs; without a time, reason and accuracy alone."""
     text = {name: number(value) for name, value in record.items() if not isinstance(value, str)}
     error = f"max error {text['max_abs_error']} absolute, RMS {text['rms_error']}"
-    error += f", {text['max_ulp']} ULP, {text['eager_ratio']} of eager's max error"
+    error += f", {text['max_ulp']} ULP, {text['max_eps']} eps of the largest value"
+    error += f", {text['eager_ratio']} of eager's max error"
     reason = [("reason", str(record["reason"]))] if record["reason"] else []
     accuracy = [("accuracy", error)] if record["max_abs_error"] is not None else []
     if record["median_us"] is None:
@@ -232,7 +233,7 @@ def _roofline_row(point: Point, limits: Limits) -> list[str]:
 
 def _memory_roof(limits: Limits) -> str:
     if limits.gbps is None:
-        return "memory roof unknown: the group's ceiling has no time"
+        return "memory roof unknown: the cell or its group's ceiling has no good time"
     return f"memory roof: {number(limits.gbps)} GB/s by the group's ceiling ({limits.mix})"
 
 

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fuselab.metrics import Record
+from fuselab.model import Status
 from fuselab.report import plots, tables
 from fuselab.report.files import replace
 
@@ -95,7 +96,7 @@ class Position:
 
 
 def position(record: Record, title: str, peak: Peak | None = None) -> Position:
-    """Return the position of a flat record."""
+    """Return the position of a flat record; a noisy one has no roofs to be held against."""
     moved = (record["dram_read_bytes"], record["dram_write_bytes"])
     time = record["median_us"]
     return Position(
@@ -103,7 +104,9 @@ def position(record: Record, title: str, peak: Peak | None = None) -> Position:
         record["impl"],
         Point(record["measured_flops"], None if None in moved else sum(moved), time),
         Point(record["flops"], record["ideal_bytes"], time),
-        Limits(record["ceiling_gbps"], record["ceiling_mix"] or "", peak),
+        Limits(record["ceiling_gbps"], record["ceiling_mix"] or "", peak)
+        if record["status"] == Status.OK
+        else Limits(None),
     )
 
 

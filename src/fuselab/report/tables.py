@@ -1,18 +1,25 @@
-"""From records to the report's tables and charts."""
+"""From records to the report's tables of times and charts."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from fuselab.metrics import Record
+from fuselab.report.standing import NOISY, UNDECIDED, Standing, Standings, problem
 from fuselab.report.view import Chart, Column, Series, Table, Value
 
 UNKNOWN = "n/a"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
 _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
+# Ours are named by how they are written; alone, the name would read as the device.
+_LABELS = {"cpu": "C++ (cpu)", "cuda": "CUDA (cuda)"}
+ABOVE = (
+    "over 100 %: the ceiling is a copy (or an addition) of as many bytes, timed beside the case, "
+    "and no limit of the hardware; a kernel with a better mix of reads and writes, with data that "
+    "the cache still has, or with less to do at its start passes it"
+)
 _ROLE_ORDER = ("eager", "baseline", "native", "rival", "ours")
 
 
@@ -37,13 +44,18 @@ def implementations(rows: Iterable[Record]) -> tuple[str, ...]:
     return tuple(sorted(roles, key=lambda impl: place.get(roles[impl], len(place))))
 
 
+def label(impl: str) -> str:
+    """Return how text names an implementation."""
+    return _LABELS.get(impl, impl)
+
+
 def cases(rows: Iterable[Record]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(row["case"] for row in rows))
 
 
 def best(rows: Iterable[Record]) -> Record | None:
-    """Return the fastest record, or None where none has a time."""
-    timed = [row for row in rows if row["median_us"] is not None]
+    """Return the record of the least good time, or None where none is good."""
+    timed = [row for row in rows if row["status"] == "ok"]
     return min(timed, key=lambda row: row["median_us"], default=None)
 
 
@@ -56,16 +68,15 @@ def best_own(rows: Iterable[Record]) -> list[Record]:
     return [found for own in problems.values() if (found := best(own))]
 
 
-def problem(row: Record) -> tuple[str, ...]:
-    return tuple(row[name] for name in ("op", "device", "layout", "direction", "dtype", "case"))
-
-
 def geometric_mean(values: Sequence[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-def times(title: str, rows: Sequence[Record]) -> Table:
-    """Return the seeds' table: a row a case, a column an implementation, in us, then speedup."""
+def times(title: str, rows: Sequence[Record], standings: Standings) -> Table:
+    """Return the seeds' table: a row a case, a column an implementation, in us, then speedup.
+
+    On a page, which may be narrow, speedup comes first.
+    """
     impls, notes = implementations(rows), Notes()
     own = [impl for impl in impls if any(r["impl"] == impl and r["role"] == "ours" for r in rows)]
     columns = [Column("case", numeric=False), *(Column(impl, "us") for impl in impls)]
@@ -77,14 +88,27 @@ def times(title: str, rows: Sequence[Record]) -> Table:
     lines = []
     for case in cases(rows):
         found = {row["impl"]: row for row in rows if row["case"] == case}
-        fastest = best(found.values())
+        standing = standings.of(next(iter(found.values())))
         nbytes = next((row["ideal_bytes"] for row in found.values() if row["ideal_bytes"]), None)
-        line = [Value(case, hint=f"ideal traffic {size(nbytes)}")]
-        line += [_time(found.get(impl), fastest, notes) for impl in impls]
+        detail = _standing(standing, found)
+        line = [Value(case, hint=f"ideal traffic {size(nbytes)}", detail=detail)]
+        line += [_time(found.get(impl), standing, notes) for impl in impls]
         if own:
-            line += _verdict(best(found[impl] for impl in own if impl in found))
+            line += _verdict(best(found[impl] for impl in own if impl in found), notes)
         lines.append(tuple(line))
-    return Table(title, tuple(columns), tuple(lines), _lead(rows), notes.texts)
+    last = len(columns)
+    order = (0, last - 2, last - 1, *range(1, last - 2)) if own else ()
+    return Table(title, tuple(columns), tuple(lines), _lead(rows), notes.texts, order=order)
+
+
+def _standing(standing: Standing, found: Mapping[str, Record]) -> str:
+    """Return who is fastest, with the time, or that it is open."""
+    if standing.open == UNDECIDED:
+        return f"{' or '.join(map(label, standing.names))}?"
+    if standing.open:
+        return "noisy" if standing.open == NOISY else ""
+    us = found[standing.names[0]]["median_us"]
+    return f"{' = '.join(map(label, standing.names))} {us:.4g} us"
 
 
 def heat(rows: Sequence[Record]) -> Table | None:
@@ -123,101 +147,8 @@ def chart(dtype: str, rows: Sequence[Record], ceilings: Sequence[Record]) -> Cha
     return Chart(
         dtype,
         series,
-        Series("ceiling", "ceiling", _points(ceilings)),
+        Series("ceiling", "ceiling", _points(row for row in ceilings if row["status"] == "ok")),
         shared["gbps"] / shared["peak_share"] if shared else None,
-    )
-
-
-def unmeasured(rows: Sequence[Record]) -> Table:
-    """Return what has no number, or a noisy one, and why."""
-    counts = Counter(
-        (row["op"], row["impl"], row["status"], row["reason"])
-        for row in rows
-        if row["status"] != "ok"
-    )
-    names = ("operator", "implementation", "status", "reason")
-    return Table(
-        "Cells without a good number",
-        (*(Column(name, numeric=False, wide=name == "reason") for name in names), Column("cells")),
-        tuple(
-            (*(Value(text) for text in key), Value(str(count)))
-            for key, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        ),
-    )
-
-
-def accuracy(rows: Sequence[Record]) -> Table:
-    """Return the worst error against fp64 of each implementation, direction and dtype."""
-    numbers = (
-        ("max_abs_error", "max error", "absolute"),
-        ("rms_error", "RMS error", "absolute"),
-        ("max_ulp", "max ULP", ""),
-        ("eager_ratio", "of eager's", "max error / eager's"),
-    )
-    judged = [row for row in rows if row["max_abs_error"] is not None]
-    return _by_implementation(
-        "Accuracy against fp64, worst case",
-        judged,
-        [Column(name, detail) for _, name, detail in numbers],
-        lambda part: [_worst(row[key] for row in part) for key, _, _ in numbers],
-    )
-
-
-def costs(rows: Sequence[Record]) -> Table:
-    """Return host time (median over the cases) and memory of the largest case."""
-    columns = [
-        Column("host time", "us per call, median"),
-        Column("in cache", "time / cold time, median"),
-        Column("largest case", numeric=False),
-        Column("ideal traffic"),
-        Column("buffers"),
-        Column("peak memory"),
-        Column("copies"),
-    ]
-
-    def line(part: Sequence[Record]) -> list[Value]:
-        host = [row["host_us"] for row in part if row["host_us"] is not None]
-        hot = [row["hot_us"] / row["median_us"] for row in part if row["hot_us"] is not None]
-        largest = max(part, key=lambda row: row["ideal_bytes"] or 0)
-        return [
-            Value(f"{median(host):.2f}" if host else UNKNOWN),
-            Value(percent(median(hot)) if hot else UNKNOWN),
-            Value(largest["case"]),
-            *(Value(size(largest[key])) for key in ("ideal_bytes", "buffer_bytes", "peak_bytes")),
-            Value(number(largest["copies"])),
-        ]
-
-    timed = [row for row in rows if row["median_us"] is not None]
-    return _by_implementation("Host time and memory", timed, columns, line)
-
-
-def proofs(rows: Sequence[Record]) -> Table:
-    """Return what ran, one line for each distinct proof."""
-    counted = ("launches", "copies", "graphs", "breaks", "recompiles")
-    keys = ("op", "impl", "direction", "dtype", "kernels", *counted, "version")
-    counts = Counter(
-        tuple(row[key] for key in keys) for row in rows if row["median_us"] is not None
-    )
-    names = ("operator", "implementation", "direction", "dtype", "kernels")
-    return Table(
-        "Proof",
-        (
-            *(Column(name, numeric=False, wide=name == "kernels") for name in names),
-            *(Column(name) for name in counted),
-            Column("cells"),
-        ),
-        tuple(
-            (
-                Value(key[0]),
-                Value(f"{key[1]} ({key[-1]})" if key[-1] else key[1]),
-                Value(DIRECTIONS.get(key[2], key[2])),
-                Value(key[3]),
-                Value(key[4] or UNKNOWN),
-                *(Value(number(value)) for value in key[5:-1]),
-                Value(str(count)),
-            )
-            for key, count in counts.items()
-        ),
     )
 
 
@@ -247,7 +178,7 @@ def percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share:.0%}"
 
 
-def _time(row: Record | None, fastest: Record | None, notes: Notes) -> Value:
+def _time(row: Record | None, standing: Standing, notes: Notes) -> Value:
     if row is None:
         return Value("not run", "status", "no such cell in the store")
     if row["median_us"] is None:
@@ -258,16 +189,22 @@ def _time(row: Record | None, fastest: Record | None, notes: Notes) -> Value:
     if row["gbps"]:
         hint += f", {row['gbps']:.0f} GB/s"
     noisy = notes.number(f"noisy: {row['reason']}") if row["status"] == "noisy" else None
-    return Value(f"{row['median_us']:.3f}", "best" if row is fastest else "", hint, noisy)
+    kind = "best" if row["impl"] in standing.fastest else ""
+    return Value(f"{row['median_us']:.3f}", kind, hint, noisy)
 
 
-def _verdict(own: Record | None) -> list[Value]:
+def _verdict(own: Record | None, notes: Notes) -> list[Value]:
     if own is None:
-        return [Value(UNKNOWN, "status", "no own implementation has a time")] * 2
+        return [Value(UNKNOWN, "status", "no own implementation has a good time")] * 2
     speedup, share = own["speedup_vs_eager"], own["ceiling_share"]
+    above = notes.number(ABOVE) if share and share > 1 else None
     return [
-        Value(f"{speedup:.3f}" if speedup else UNKNOWN, hint=f"eager / {own['impl']}"),
-        Value(percent(share), hint=f"ceiling ({own['ceiling_mix']}) / {own['impl']}"),
+        Value(f"{speedup:.3f}", hint=f"eager / {own['impl']}")
+        if speedup
+        else Value(UNKNOWN, "status", "eager has no good time"),
+        Value(percent(share), hint=f"ceiling ({own['ceiling_mix']}) / {own['impl']}", note=above)
+        if share
+        else Value(UNKNOWN, "status", "the group's ceiling has no good time"),
     ]
 
 
@@ -284,7 +221,9 @@ def _lead(rows: Sequence[Record]) -> str:
 def _heat(row: Record | None) -> Value:
     speedup = row["speedup_vs_eager"] if row else None
     if row is None or speedup is None:
-        return Value("·", "status", f"{row['status']}: {row['reason']}" if row else "not run")
+        good = row is not None and row["status"] == "ok"
+        failed = f"{row['status']}: {row['reason']}" if row else "not run"
+        return Value("·", "status", "eager has no good time" if good else failed)
     return Value(
         _figures(speedup), "heat", f"{row['impl']}, {row['dtype']}", heat=math.log2(speedup)
     )
@@ -297,45 +236,5 @@ def _figures(speedup: float) -> str:
 
 
 def _points(rows: Iterable[Record]) -> tuple[tuple[int, float], ...]:
-    return tuple(sorted((row["ideal_bytes"], row["gbps"]) for row in rows if row["gbps"]))
-
-
-def _worst(values: Iterable[float | None]) -> Value:
-    known = [value for value in values if value is not None]
-    bad = next((value for value in known if math.isnan(value)), None)
-    return Value(number(max(known, default=None) if bad is None else bad))
-
-
-def _by_implementation(
-    title: str,
-    rows: Sequence[Record],
-    columns: Sequence[Column],
-    line: Callable[[Sequence[Record]], list[Value]],
-) -> Table:
-    keys = ("op", "direction", "dtype", "impl")
-    parts: dict[tuple[str, ...], list[Record]] = {}
-    for impl in implementations(rows):
-        for row in (row for row in rows if row["impl"] == impl):
-            parts.setdefault(tuple(row[key] for key in keys), []).append(row)
-    order = {
-        key: index
-        for index, key in enumerate(
-            dict.fromkeys(tuple(row[name] for name in keys[:3]) for row in rows)
-        )
-    }
-    names = ("operator", "direction", "dtype", "implementation")
-    return Table(
-        title,
-        (*(Column(name, numeric=False) for name in names), *columns, Column("cases")),
-        tuple(
-            (
-                Value(key[0]),
-                Value(DIRECTIONS.get(key[1], key[1])),
-                Value(key[2]),
-                Value(key[3]),
-                *line(part),
-                Value(str(len(part))),
-            )
-            for key, part in sorted(parts.items(), key=lambda item: order[item[0][:3]])
-        ),
-    )
+    known = (row for row in rows if row["gbps"] and row["ideal_bytes"])
+    return tuple(sorted((row["ideal_bytes"], row["gbps"]) for row in known))

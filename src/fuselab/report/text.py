@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from fuselab.report.counters import NOT_MEASURED
 from fuselab.report.tables import plain
 from fuselab.report.view import Table, Value, View
 
@@ -13,6 +12,7 @@ from fuselab.report.view import Table, Value, View
 def to_markdown(view: View) -> str:
     """Return the report as Markdown: one table of times, in us, a direction and dtype."""
     parts = [f"# {_escape(view.title)}"]
+    parts += [f"**{_escape(notice)}**" for notice in view.notices]
     parts.append("\n".join(f"- {_escape(name)}: {_escape(text)}" for name, text in view.facts))
     parts.append("Cells: " + ", ".join(f"{count} {name}" for name, count in view.statuses) + ".")
     for section in view.sections:
@@ -29,8 +29,7 @@ def to_markdown(view: View) -> str:
 
 def to_terminal(view: View) -> str:
     """Return the tables of times as plain text, the fastest cell of a row marked with *."""
-    missing = [f"{n}: {plain(text)}" for n, text in view.facts if n == NOT_MEASURED]
-    parts = ["\n".join(missing)] if missing else []
+    parts = ["\n".join(map(plain, view.notices))] if view.notices else []
     for section in view.sections:
         parts.append("\n".join((plain(section.title), *map(plain, section.summary))))
         for table in section.times:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Value:
     """One table cell: its text, its kind ("", "best", "status", "heat"), a tooltip, a footnote.
 
-    heat is log2 of a speedup, for the heat map.
+    heat    log2 of a speedup, for the heat map
+    detail  a second, quieter line, which only a page shows
     """
 
     text: str
@@ -17,6 +18,7 @@ class Value:
     hint: str = ""
     note: int | None = None
     heat: float | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Table:
     """Rows of values under columns; footnote n of a value is `notes[n - 1]`.
 
     spans are (text, columns) pairs for a line above the header, the first column left out.
+    order: that of the columns on a page, if another.
     """
 
     title: str
@@ -49,6 +52,7 @@ class Table:
     lead: str = ""
     notes: tuple[str, ...] = ()
     spans: tuple[tuple[str, int], ...] = ()
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -101,9 +105,10 @@ class Environment:
 
 @dataclass(frozen=True)
 class View:
-    """The whole report."""
+    """The whole report; `notices` are what a reader must know before any figure."""
 
     title: str
+    notices: tuple[str, ...]
     facts: tuple[tuple[str, str], ...]
     tiles: tuple[Tile, ...]
     statuses: tuple[tuple[str, int], ...]

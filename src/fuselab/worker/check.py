@@ -174,6 +174,7 @@ def _summary(figures: Figures, eager: Figures | None) -> Accuracy:
         rms=max((f.rms for f in figures.values()), default=0.0),
         max_ulp=max((f.max_ulp for f in figures.values()), default=0.0),
         eager_ratio=max_abs / theirs if theirs > 0 else None,
+        max_eps=max((f.scaled for f in figures.values()), default=0.0),
     )
 
 
