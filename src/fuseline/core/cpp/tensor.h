@@ -100,10 +100,53 @@ inline std::optional<int64_t> row_stride(const Tensor& t) {
   return collapsed_stride(t, 0, last, n);
 }
 
+// Memory large enough for huge pages asks for them; deterministic mode's NaN fill does not reach
+// tensors of the shim: debug_fill() stands in.
+inline Tensor prepared(const Tensor& fresh) {
+  if (device_of(fresh).type == static_cast<int32_t>(DeviceType::CPU)) {
+    const int64_t bytes = fresh.numel() * static_cast<int64_t>(fresh.element_size());
+    advise_huge_pages(fresh.mutable_data_ptr(), bytes);
+  }
+  if (debug_fill()) torch::stable::fill_(fresh, std::numeric_limits<double>::quiet_NaN());
+  return fresh;
+}
+
+// What `allocate` turns to where the shim fails, which gives a code for the exception and its
+// words: ATen's own function, which throws what Python knows as torch.OutOfMemoryError.
+Tensor allocate_in_aten(IntHeaderOnlyArrayRef sizes, IntHeaderOnlyArrayRef strides,
+                        ScalarType dtype, Device device);
+
+// A fresh tensor. The shim allocates without the dispatcher (0.85 us less than empty_like).
+inline Tensor allocate(IntHeaderOnlyArrayRef sizes, IntHeaderOnlyArrayRef strides, ScalarType dtype,
+                       Device device) {
+  AtenTensorHandle handle = nullptr;
+  const auto code = aoti_torch_empty_strided(
+      static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
+      torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device.type,
+      device.index, &handle);
+  return prepared(code == TORCH_SUCCESS ? Tensor(handle)
+                                        : allocate_in_aten(sizes, strides, dtype, device));
+}
+
+// The same, contiguous.
+inline Tensor allocate(IntHeaderOnlyArrayRef sizes, ScalarType dtype, Device device) {
+  constexpr size_t kMaxDim = 64;
+  STD_TORCH_CHECK(sizes.size() <= kMaxDim, "at most 64 dimensions, got ", sizes.size());
+  std::array<int64_t, kMaxDim> strides;
+  int64_t step = 1;
+  for (size_t d = sizes.size(); d-- > 0;) {
+    strides[d] = step;
+    step *= sizes[d] > 0 ? sizes[d] : 1;
+  }
+  return allocate(sizes, {strides.data(), sizes.size()}, dtype, device);
+}
+
 inline Tensor counted_contiguous(const Tensor& t) {
   if (t.is_contiguous()) return t;
   count_copy();
-  return torch::stable::contiguous(t);
+  Tensor copy = allocate(t.sizes(), t.scalar_type(), device_of(t));
+  torch::stable::copy_(copy, t);
+  return copy;
 }
 
 inline Rows rows_of(const Tensor& t) {
@@ -143,41 +186,6 @@ inline Columns columns_of(const Tensor& t, int64_t dim) {
   return {counted_contiguous(t), outer, n, inner, n * inner, inner};
 }
 
-// Memory large enough for huge pages asks for them; deterministic mode's NaN fill does not reach
-// tensors of the shim: debug_fill() stands in.
-inline Tensor prepared(const Tensor& fresh) {
-  if (device_of(fresh).type == static_cast<int32_t>(DeviceType::CPU)) {
-    const int64_t bytes = fresh.numel() * static_cast<int64_t>(fresh.element_size());
-    advise_huge_pages(fresh.mutable_data_ptr(), bytes);
-  }
-  if (debug_fill()) torch::stable::fill_(fresh, std::numeric_limits<double>::quiet_NaN());
-  return fresh;
-}
-
-// A fresh tensor. The shim allocates without the dispatcher (0.85 us less than empty_like).
-inline Tensor allocate(IntHeaderOnlyArrayRef sizes, IntHeaderOnlyArrayRef strides, ScalarType dtype,
-                       Device device) {
-  AtenTensorHandle handle = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
-      static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(),
-      torch::stable::detail::to<int32_t>(torch::stable::detail::from(dtype)), device.type,
-      device.index, &handle));
-  return prepared(Tensor(handle));
-}
-
-// The same, contiguous.
-inline Tensor allocate(IntHeaderOnlyArrayRef sizes, ScalarType dtype, Device device) {
-  constexpr size_t kMaxDim = 64;
-  STD_TORCH_CHECK(sizes.size() <= kMaxDim, "at most 64 dimensions, got ", sizes.size());
-  std::array<int64_t, kMaxDim> strides;
-  int64_t step = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    strides[d] = step;
-    step *= sizes[d] > 0 ? sizes[d] : 1;
-  }
-  return allocate(sizes, {strides.data(), sizes.size()}, dtype, device);
-}
-
 // Whether the elements lie in memory one after the other, in whatever order of dimensions.
 inline bool is_dense(const Tensor& t) {
   const auto sizes = t.sizes();
@@ -195,7 +203,12 @@ inline bool is_dense(const Tensor& t) {
 // A fresh tensor laid out as `t`, without its gaps and repetitions: ATen's empty_like.
 inline Tensor allocate_in_layout_of(const Tensor& t) {
   if (is_dense(t)) return allocate(t.sizes(), t.strides(), t.scalar_type(), device_of(t));
-  return prepared(torch::stable::empty_like(t));
+  try {
+    return prepared(torch::stable::empty_like(t));
+  } catch (const std::runtime_error&) {
+    allocate(t.sizes(), t.scalar_type(), device_of(t));  // throws what memory is the cause of
+    throw;
+  }
 }
 
 }  // namespace fuseline
