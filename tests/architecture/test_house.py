@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "src" / "fuseline"
 LAB = ROOT / "src" / "fuselab"
 OPS = sorted(p for p in (LIBRARY / "ops").iterdir() if (p / "__init__.py").exists())
-SOURCES = [p for house in (LIBRARY, LAB) for p in sorted(house.rglob("*"))]
+SOURCES = [p for package in (LIBRARY, LAB) for p in sorted(package.rglob("*"))]
 PYTHON = [p for p in SOURCES if p.suffix == ".py"]
 NATIVE = [p for p in SOURCES if p.suffix in (".cpp", ".cu", ".h", ".cuh")]
 
@@ -26,7 +26,7 @@ def _names(paths: list[Path]) -> list[str]:
 
 
 @pytest.mark.parametrize("folder", OPS, ids=lambda p: p.name)
-def test_an_operator_folder_has_its_furniture_and_nothing_else(folder: Path) -> None:
+def test_an_operator_folder_has_the_required_files_and_no_others(folder: Path) -> None:
     names = {p.name for p in folder.iterdir() if p.is_file()}
     required = {"__init__.py", "op.py", "reference.py", "spec.py", "impl_eager.py", "README.md"}
     assert required <= names
