@@ -42,3 +42,45 @@ def test_the_operator_in_the_readme_passes_the_checker(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"silu +mine +\d+ checks ok$", done.stdout, re.MULTILINE), done.stdout
+
+
+def _rows(markdown: str) -> dict[str, list[str]]:
+    """Return the rows of all tables by their first cell; of several alike, all cells in order."""
+    rows: dict[str, list[str]] = {}
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            name, *cells = (cell.strip(" *") for cell in line.strip("|").split("|"))
+            rows.setdefault(name, []).extend(cells)
+    return rows
+
+
+def test_the_times_in_the_readme_are_those_of_the_file_it_cites() -> None:
+    readme = _rows((ROOT / "README.md").read_text())
+    cited = (ROOT / "results/h200/rms_norm-2026-11-22/week12.md").read_text()
+    cells = _rows(cited)["8x4096x4096"]
+    # eager, torchscript, compile, native, liger, cpu, triton, cuda, two ratios; forward, backward
+    for name, bytes_moved, times in (
+        ("forward, us", 2 * 2**27 * 2, cells[:8]),
+        ("backward, us", 3 * 2**27 * 2, cells[10:18]),
+    ):
+        expected = [float(times[i]) for i in (0, 2, 3, 4, 6, 7)]
+        assert readme[name] == [f"{us:.0f}" for us in expected]
+        shares = (
+            readme["share of DRAM peak"][:6] if name[0] == "f" else readme["share of DRAM peak"][6:]
+        )
+        assert shares == [f"{bytes_moved / us / 4.8e6 * 100:.0f} %" for us in expected]
+
+
+def test_the_ratios_in_the_readme_are_those_of_the_file_it_cites() -> None:
+    readme = _rows((ROOT / "README.md").read_text())
+    cited = _rows((ROOT / "results/h200/fusion-2026-11-24/summary.md").read_text())
+    for k, op in enumerate(
+        ["softmax", "log_softmax", "layer_norm", "double_softmax", "bias_gelu", "norm_chain"]
+    ):
+        _, _, cells, ratio, _, share, _, slower = cited[op]
+        assert cells == "100"
+        assert readme["time of torch.compile over ours, geometric mean from 4 MB"][k] == ratio
+        assert readme["bandwidth from 256 MB, % of a copy"][k] == share.replace(" to ", "-").strip(
+            " %"
+        )
+        assert readme["sizes slower than torch.compile or liger"][k] == slower.split(":")[0]
