@@ -65,9 +65,11 @@ class Maker:
     def _ask(
         self, case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
     ) -> Any:
-        torch.default_generator.manual_seed(generator.initial_seed())
+        # Another seed than the generator's own, from which other numbers may be drawn.
+        own = seed(f"{OP} {generator.initial_seed()}", 0)
+        torch.default_generator.manual_seed(own)
         if device.type == "cuda":
-            torch.cuda.manual_seed(generator.initial_seed())
+            torch.cuda.manual_seed(own)
         more = {"generator": generator} if self._seeded else {}
         return self._make(case.args["shape"], dtype, device, **more)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Case, Inputs, OpSpec
+from fuseline.core.spec import Inputs
 
 MEMORY_SHARE = 0.2
 COLD_FACTOR = 3
@@ -26,12 +26,9 @@ def seed(key: str, index: int) -> int:
     return int.from_bytes(digest[:4], "little")
 
 
-def make_set(
-    spec: OpSpec, case: Case, dtype: torch.dtype, device: torch.device, key: str, index: int
-) -> tuple[Inputs, torch.Generator]:
-    """Return input set `index` of a group, and its generator for what else is random."""
-    generator = torch.Generator(device).manual_seed(seed(key, index))
-    return spec.make_inputs(case, dtype, device, generator), generator
+def generator(key: str, index: int, device: torch.device) -> torch.Generator:
+    """Return a generator of its own for each text key and index."""
+    return torch.Generator(device).manual_seed(seed(key, index))
 
 
 def tensors(inputs: Inputs) -> dict[str, Tensor]:

@@ -205,13 +205,16 @@ class Problem:
         )
 
     def _make_set(self, index: int) -> InputSet:
-        inputs, generator = make.make_set(
-            self.spec, self.case, self.dtype, self.device, self.group.key, index
+        key = self.group.key
+        inputs = self.spec.make_inputs(
+            self.case, self.dtype, self.device, make.generator(key, index, self.device)
         )
         if self.direction == "fwd":
             return InputSet(inputs, None)
         like = self.sets[0].dys if self.sets else self._outputs(inputs)
-        return InputSet(inputs, accuracy.make_dys(like or (), generator))
+        # Not the generator of the inputs: who seeds another from that gets the same numbers.
+        drawn = make.generator(f"{key} output gradients", index, self.device)
+        return InputSet(inputs, accuracy.make_dys(like or (), drawn))
 
     def _outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
         with torch.no_grad():
