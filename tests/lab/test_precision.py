@@ -98,5 +98,6 @@ def test_standard_goes_on_until_the_median_is_known_or_the_time_is_up(toy: str) 
 
 def test_the_arena_of_a_lone_copy_needs_no_contents() -> None:
     arena = timing.Arena(torch.device("cpu"), 1, 64)
-    assert arena.overwritten() == ()
-    assert arena.refresh(1) is None
+    assert arena.written() == ()
+    assert arena.refresh() is None
+    assert arena.renew(3, True) is None

@@ -9,7 +9,7 @@ from statistics import median
 import pytest
 import torch
 
-from fuselab.timers import TimerError
+from fuselab.timers import Keep, TimerError
 from fuselab.timers.cupti import MARKER, CuptiTimer, Event, device_events, split
 from fuselab.timers.host import HostTimer
 from fuselab.timers.wall import WallTimer
@@ -29,11 +29,11 @@ def stream(*names: str) -> list[Event]:
 
 
 def test_wall_reads_what_a_call_takes() -> None:
-    timer = WallTimer()
+    timer, kept = WallTimer(), Keep(1)
     with timer:
-        kept = timer.block("wait", [lambda: time.sleep(0.01)] * 4 + [lambda: 7], keep={1, 4})
+        timer.block("wait", [lambda: time.sleep(0.01)] * 4 + [lambda: 7], keep=kept)
     samples = timer.readings()["wait"].samples_us
-    assert kept == {1: None, 4: 7}
+    assert kept.results == {0: None, 1: None, 2: None, 3: None, 4: 7}
     assert len(samples) == 5
     assert min(samples[:4]) >= 10_000
     assert median(samples[:4]) < 20_000
@@ -41,12 +41,13 @@ def test_wall_reads_what_a_call_takes() -> None:
 
 def test_wall_shares_a_sample_among_a_batch_and_calls_each_once() -> None:
     seen: list[int] = []
-    timer = WallTimer()
+    timer, kept = WallTimer(), Keep(1)
     with timer:
         calls = [lambda i=i: seen.append(i) or i for i in range(10)]  # type: ignore[misc, func-returns-value]
-        kept = timer.block("many", calls, batch=4, keep={0, 5, 9})
+        timer.block("many", calls, batch=4, keep=kept)
     assert seen == list(range(10))
-    assert kept == {0: 0, 5: 5, 9: 9}
+    assert [index // 4 for index in kept.results] == [0, 1, 2]
+    assert all(index == result for index, result in kept.results.items())
     assert len(timer.readings()["many"].samples_us) == 3
 
 

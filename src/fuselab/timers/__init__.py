@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 
+from torch import Tensor
+
 Call = Callable[[], object]
-NONE: Set[int] = frozenset()
 
 
 class TimerError(RuntimeError):
@@ -18,6 +20,44 @@ class TimerError(RuntimeError):
 
 class CannotTime(RuntimeError):
     """These calls are beyond this timer, and the process must end; the text says why."""
+
+
+class Keep:
+    """Draws which results of a block are kept, when their calls have returned: nobody, who calls
+    or is called, knows it before.
+
+    share    of the results that are offered
+    results  by the number of the call: copies, so that nothing done later changes them
+    """
+
+    def __init__(self, share: float = 0.0) -> None:
+        self.results: dict[int, object] = {}
+        self._share, self._random = share, random.SystemRandom()
+        self._newest: tuple[int, object] | None = None
+
+    def offer(self, index: int, output: object) -> None:
+        """Keep this result or not; the newest one stays alive until the next comes."""
+        self._newest = index, output
+        if self._random.random() < self._share:
+            self.results[index] = _copied(output)
+
+    def insist(self) -> None:
+        """Keep the newest result if none was drawn."""
+        if not self.results and self._newest is not None:
+            self.results[self._newest[0]] = _copied(self._newest[1])
+
+
+def offer_all(keep: Keep | None, outputs: Sequence[object]) -> None:
+    """Offer every result of a block to `keep`, if there is one."""
+    for index, output in enumerate(outputs if keep else ()):
+        keep.offer(index, output)  # type: ignore[union-attr]
+
+
+def _copied(output: object) -> object:
+    if isinstance(output, (tuple, list)):
+        return type(output)(map(_copied, output)) if type(output) in (tuple, list) else output
+    # A subclass may compute when it is copied.
+    return output.detach().clone() if type(output) is Tensor else output
 
 
 @dataclass(frozen=True)
@@ -61,9 +101,9 @@ class Timer(ABC):
 
     @abstractmethod
     def block(
-        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
-    ) -> dict[int, object]:
-        """Run every call once, in order; return the results of those in `keep`.
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Keep | None = None
+    ) -> None:
+        """Run every call once, in order, and offer the results to `keep`.
 
         `batch` calls share a sample, where the timer cannot resolve one.
         """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from time import sleep
 from types import TracebackType
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._C._autograd import DeviceType
 
-from fuselab.timers import NONE, Call, Reading, Timer, TimerError
+from fuselab.timers import Call, Keep, Reading, Timer, TimerError, offer_all
 
 # torch.cuda._sleep launches a kernel of this name that touches no memory: one before and one
 # after each call mark in the stream of device events what belongs to the call.
@@ -78,8 +78,8 @@ class CuptiTimer(Timer):
             self._spans = split(device_events(self._profiler.kineto_results.events()))
 
     def block(
-        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
-    ) -> dict[int, object]:
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Keep | None = None
+    ) -> None:
         outputs: list[object] = []
         for call in calls:
             torch.cuda._sleep(1)
@@ -89,7 +89,7 @@ class CuptiTimer(Timer):
             torch.cuda._sleep(1)
         torch.cuda.synchronize()
         self._labels += [label] * len(calls)
-        return {i: outputs[i] for i in keep}
+        offer_all(keep, outputs)
 
     def readings(self) -> dict[str, Reading]:
         if len(self._spans) != len(self._labels):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import torch
 
-from fuselab.timers import NONE, Call, Reading, Timer
+from fuselab.timers import Call, Keep, Reading, Timer, offer_all
 
 
 class EventsTimer(Timer):
@@ -26,8 +26,8 @@ class EventsTimer(Timer):
         self._marks: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {}
 
     def block(
-        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
-    ) -> dict[int, object]:
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Keep | None = None
+    ) -> None:
         outputs: list[object] = []
         marks = self._marks.setdefault(label, [])
         torch.cuda._sleep(self.HEAD_START * len(calls))
@@ -38,7 +38,7 @@ class EventsTimer(Timer):
             after.record()
             marks.append((before, after))
         torch.cuda.synchronize()
-        return {i: outputs[i] for i in keep}
+        offer_all(keep, outputs)
 
     def readings(self) -> dict[str, Reading]:
         return {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 import torch
 
-from fuselab.timers import NONE, Call, CannotTime, Timer
+from fuselab.timers import Call, CannotTime, Keep, Timer, offer_all
 
 MIN_US = 200.0
 
@@ -30,8 +30,8 @@ class GraphTimer(Timer):
         return torch.cuda.stream(self._stream)
 
     def block(
-        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
-    ) -> dict[int, object]:
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Keep | None = None
+    ) -> None:
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
         try:
@@ -45,7 +45,7 @@ class GraphTimer(Timer):
         replays = max(1, math.ceil(MIN_US / max(self._replay(graph, 1), 1.0)))
         taken = self._replay(graph, replays)
         self._samples.setdefault(label, []).append(taken / replays / len(calls))
-        return {i: outputs[i] for i in keep}
+        offer_all(keep, outputs)
 
     def _replay(self, graph: torch.cuda.CUDAGraph, times: int) -> float:
         """Return the us that so many replays take, one after the other."""

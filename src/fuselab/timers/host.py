@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from time import perf_counter_ns
 
 import torch
 
-from fuselab.timers import NONE, Call, Timer
+from fuselab.timers import Call, Keep, Timer
 
 
 class HostTimer(Timer):
@@ -19,17 +19,15 @@ class HostTimer(Timer):
     MOST_IN_FLIGHT = 32
 
     def block(
-        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
-    ) -> dict[int, object]:
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Keep | None = None
+    ) -> None:
         samples = self._samples.setdefault(label, [])
-        kept: dict[int, object] = {}
         for i, call in enumerate(calls):
             if i % self.MOST_IN_FLIGHT == 0:
                 torch.cuda.synchronize()
             start = perf_counter_ns()
             out = call()
             samples.append((perf_counter_ns() - start) / 1e3)
-            if i in keep:
-                kept[i] = out
+            if keep:
+                keep.offer(i, out)
         torch.cuda.synchronize()
-        return kept

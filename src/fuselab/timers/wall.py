@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+import random
+from collections.abc import Sequence
 from time import perf_counter_ns
 
-from fuselab.timers import NONE, Call, Timer
+from fuselab.timers import Call, Keep, Timer
 
 
 class WallTimer(Timer):
@@ -14,22 +15,20 @@ class WallTimer(Timer):
     name = "wall"
 
     def block(
-        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Set[int] = NONE
-    ) -> dict[int, object]:
-        kept: dict[int, object] = {}
+        self, label: str, calls: Sequence[Call], batch: int = 1, keep: Keep | None = None
+    ) -> None:
         samples = self._samples.setdefault(label, [])
+        draw = random.Random().random
         for first in range(0, len(calls), batch):
             chunk = calls[first : first + batch]
-            wanted = [i - first for i in range(first, first + len(chunk)) if i in keep]
-            outputs: list[object] = [None] * len(chunk)
-            last = wanted[-1] if wanted else -1
             start = perf_counter_ns()
             for i, call in enumerate(chunk):
-                # The newest result outlives the clock, so that freeing it is not timed.
                 out = call()
-                if i <= last:
-                    outputs[i] = out
+                # One result of the chunk is offered, none of them likelier than another.
+                if draw() * (i + 1) < 1:
+                    index, offered = first + i, out
             samples.append((perf_counter_ns() - start) / 1e3 / len(chunk))
-            kept |= {first + i: outputs[i] for i in wanted}
-            del outputs
-        return kept
+            # The newest result outlives the clock, so that freeing it is not timed.
+            if keep:
+                keep.offer(index, offered)
+            del out, offered

@@ -1,14 +1,9 @@
-"""Checks of the results of timed calls: at least a tenth of them, nobody can foresee which."""
+"""Checks of the results of timed calls: a tenth of them, drawn after they have returned."""
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Mapping
 from typing import Any
-
-import torch
-from torch import Tensor
 
 from fuselab.model import Status
 from fuselab.worker.check import Figures, over_budget
@@ -22,41 +17,26 @@ COUNTED = ("timed_calls", "checked_calls")
 
 
 class Audit:
-    """Looks at the last call of each block, and at the end of a sweep at others, up to a tenth."""
+    """Holds results of every timed block against fp64, on contents that nobody saw before."""
 
-    def __init__(self, problem: Problem, eager: Figures | None) -> None:
+    def __init__(self, problem: Problem, yardstick: bool) -> None:
         self._problem = problem
-        self._eager: dict[int, Figures | None] = {0: eager}
-        self._right: dict[str, Mapping[str, Tensor]] = {}
-        self._random = random.Random()
+        # Whether eager's own errors tell how well these contents are conditioned.
+        self._eager = problem.spec.eager if yardstick else None
 
-    def choose(self, trial: Trial, count: int, closing: bool) -> frozenset[int]:
-        """Return the calls of a block to check; `closing` blocks make up for what is missing."""
-        last, wanted = count - 1, 0
-        if closing:
-            timed, checked = (trial.proof.get(name, 0) for name in COUNTED)
-            wanted = max(1, math.ceil(SHARE * (timed + count)) - checked - 1)
-        return frozenset({last, *self._random.sample(range(last), min(last, wanted))})
-
-    def verify(self, trial: Trial, count: int, outputs: Mapping[int, Any]) -> None:
-        """End the trial if a result of its timed calls is not right."""
-        if trial.fn is None:
-            return
-        contents = self._contents(count)
-        for index, output in outputs.items():
+    def verify(self, trial: Trial, count: int, sets: int, kept: Mapping[int, object]) -> None:
+        """End the trial if a kept result of the last `count` calls is not right."""
+        order = self._problem.order(count, sets)
+        for index, output in kept.items():
             if trial.alive:
-                self._verify(trial, contents[index], output)
-        for name, more in zip(COUNTED, (count, len(outputs)), strict=True):
+                self._verify(trial, self._problem.sets[order[index]], output)
+        for name, more in zip(COUNTED, (count, len(kept)), strict=True):
             trial.proof[name] = trial.proof.get(name, 0) + more
 
-    def _contents(self, count: int) -> list[int]:
-        held = self._problem.contents
-        return [held[i] for i in self._problem.order(count, len(self._problem.sets))]
-
-    def _verify(self, trial: Trial, content: int, output: Any) -> None:
+    def _verify(self, trial: Trial, given: InputSet, output: Any) -> None:
         try:
             results = self._problem.named(output)
-            reason = self._problem.misshapen(results) or self._judge(trial, content, results)
+            reason = self._problem.misshapen(results) or self._judge(trial.name, given, results)
         except Exception as error:
             phase = "the check of a timed call"
             reason = judge(error, trial.name, phase, self._problem.device)
@@ -64,41 +44,21 @@ class Audit:
             trial.accuracy = None
             trial.fail(Status.INCORRECT, f"right at first, wrong in a timed call: {reason}")
 
-    def _judge(self, trial: Trial, content: int, results: dict[str, Tensor]) -> str:
-        """Return why results are wrong, or ""; what was found right once is only compared."""
-        right = self._right.get(trial.name, trial.checked) if content == 0 else None
-        if right:
-            same = results.keys() == right.keys() and all(
-                torch.equal(result, right[name]) for name, result in results.items()
-            )
-            trial.proof["repeatable"] = same and trial.proof.get("repeatable", True)
-            if same:
-                return ""
-        given = self._problem.sets[self._problem.contents.index(content)]
+    def _judge(self, name: str, given: InputSet, results: dict[str, Any]) -> str:
+        """Return why results are wrong, or ""; eager is asked where they are not plainly right."""
         figures = self._errors(given, results)
-        reason = over_budget(self._problem, trial.name, results, figures, None)
-        if reason:
-            eager = self._yardstick(content, given)
-            reason = over_budget(self._problem, trial.name, results, figures, eager)
-        if not reason and content == 0 and trial.checked:
-            self._right[trial.name] = results
+        reason = over_budget(self._problem, name, results, figures, None)
+        if reason and self._eager is not None:
+            eager = self._errors(given, self._run(self._eager.fn, given))
+            reason = over_budget(self._problem, name, results, figures, eager)
         return reason
 
-    def _yardstick(self, content: int, given: InputSet) -> Figures | None:
-        """Return eager's own errors on these contents, or None where it cannot run."""
-        if content not in self._eager:
-            self._eager[content] = None
-            eager = self._problem.spec.eager
-            if eager is not None and self._eager[0] is not None:
-                self._eager[content] = self._errors(given, self._run(eager.fn, given))
-        return self._eager[content]
-
-    def _run(self, fn: Any, given: InputSet) -> dict[str, Tensor]:
+    def _run(self, fn: Any, given: InputSet) -> dict[str, Any]:
         return accuracy.run(
             fn, self._problem.spec, given.inputs, self._problem.direction, given.dys
         )
 
-    def _errors(self, given: InputSet, results: Mapping[str, Tensor]) -> Figures:
+    def _errors(self, given: InputSet, results: Mapping[str, Any]) -> Figures:
         return accuracy.errors(
             self._problem.spec, given.inputs, self._problem.direction, results, given.dys
         )

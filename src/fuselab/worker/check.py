@@ -16,7 +16,6 @@ from fuselab.model import Accuracy, Status
 from fuselab.worker import baselines
 from fuselab.worker.baselines import COMPILE, Unsupported
 from fuselab.worker.guard import GUARD
-from fuselab.worker.inputs import nbytes
 from fuselab.worker.problem import Problem
 from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
 from fuselab.worker.trial import Trial
@@ -27,9 +26,6 @@ from fuseline.testing import accuracy, settings
 # A baseline that adds up more roughly than ours may is still timed, with its error beside it; one
 # that is plainly wrong is not.
 LENIENCY = 16.0
-# Larger results are not kept to compare later ones with: each of those is checked anew, so that
-# all implementations have as much memory.
-KEPT_BYTES = 4 << 30
 
 Figures = Mapping[str, accuracy.ErrorFigures]
 
@@ -116,8 +112,6 @@ def _accept(
     reason = over_budget(problem, trial.name, results, figures, eager)
     if reason:
         trial.fail(Status.INCORRECT, reason)
-    if nbytes(results.values()) <= KEPT_BYTES:
-        trial.checked = results
 
 
 def over_budget(

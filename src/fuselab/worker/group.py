@@ -9,16 +9,35 @@ import torch
 from fuselab.model import Cell, Group, Measurement, Status
 from fuselab.plan import CEILING
 from fuselab.precision import LEVELS
-from fuselab.worker import baselines, ceiling, check, footprint, limits, probe, timing
+from fuselab.worker import (
+    audit,
+    baselines,
+    ceiling,
+    check,
+    contents,
+    footprint,
+    inputs,
+    limits,
+    probe,
+    problem,
+    protocol,
+    timing,
+)
+from fuselab.worker import (
+    trial as _trial,
+)
 from fuselab.worker.audit import Audit
 from fuselab.worker.baselines import COMPILE
 from fuselab.worker.ceiling import Streams, mix_of, peak_bytes
+from fuselab.worker.guard import GUARD
 from fuselab.worker.problem import Problem, build, rotation
-from fuselab.worker.protocol import Emit, Fatal, judge
+from fuselab.worker.protocol import Emit, Fatal, collector_off, judge
 from fuselab.worker.rounds import Rounds, race
 from fuselab.worker.timing import Arena, Timing
 from fuselab.worker.trial import Trial
 from fuseline.core.spec import Cost, OpSpec
+
+GUARD.watch(audit, check, contents, inputs, probe, problem, protocol, timing, _trial)
 
 
 def run(group: Group, skip: frozenset[str], emit: Emit, spec: OpSpec | None = None) -> None:
@@ -34,7 +53,7 @@ def run(group: Group, skip: frozenset[str], emit: Emit, spec: OpSpec | None = No
         else:
             problem = build(group, emit, spec)
             phase = "the run of the group"
-            with torch.set_grad_enabled(problem.direction == "bwd"):
+            with collector_off(), torch.set_grad_enabled(problem.direction == "bwd"):
                 measured = _compete(problem, skip, emit)
     except Fatal:
         raise
@@ -71,11 +90,12 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
         problem.device,
         len(problem.sets),
         problem.first.nbytes,
-        problem.overwritten,
         problem.refresh,
+        problem.renew,
+        problem.written,
     )
     rounds = Rounds(alive, plans, arena, emit)
-    timed = rounds.run(level, problem.group.timer, Audit(problem, figures))
+    timed = rounds.run(level, problem.group.timer, Audit(problem, figures is not None))
     peak = limits.peak_bandwidth(problem.device)
     for trial in alive:
         needed = trial.cost.bytes if trial.fn is None else problem.least_bytes

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import random
+import secrets
 import time
+from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
 
 import torch
 import torch.profiler
 from torch.autograd.graph import saved_tensors_hooks
 
+from fuselab import timers
 from fuselab.timers import cupti, events, graph, host, wall
 from fuseline.testing import accuracy
 
-_WATCHED: tuple[tuple[object, str], ...] = (
+_OTHERS: tuple[tuple[object, str], ...] = (
     (time, "perf_counter"),
     (time, "perf_counter_ns"),
     (time, "monotonic"),
     (wall, "perf_counter_ns"),
-    (wall.WallTimer, "block"),
     (host, "perf_counter_ns"),
-    (host.HostTimer, "block"),
-    (cupti.CuptiTimer, "block"),
-    (cupti.CuptiTimer, "_reading"),
-    (cupti, "device_events"),
-    (events.EventsTimer, "block"),
-    (graph.GraphTimer, "block"),
+    (random.Random, "random"),
+    (random.SystemRandom, "random"),
+    (secrets, "randbits"),
     (torch, "equal"),
+    (torch.Tensor, "clone"),
+    (torch.Tensor, "copy_"),
     (torch.autograd, "grad"),
     (torch.profiler, "profile"),
     (torch.autograd.profiler, "profile"),
@@ -32,8 +35,6 @@ _WATCHED: tuple[tuple[object, str], ...] = (
     (torch.cuda, "Event"),
     (torch.cuda.Event, "elapsed_time"),
     (saved_tensors_hooks, "__enter__"),
-    (accuracy, "errors"),
-    (accuracy, "over_budget"),
 )
 
 
@@ -41,16 +42,46 @@ class Guard:
     """Remembers the functions as they were before the first implementation ran."""
 
     def __init__(self) -> None:
-        self._original = [getattr(owner, name) for owner, name in _WATCHED]
+        self._watched: list[tuple[object, str, object, CodeType | None]] = []
+        self._add(_OTHERS)
+        self.watch(timers, cupti, events, graph, host, wall, accuracy)
+
+    def watch(self, *modules: ModuleType) -> None:
+        """Watch all functions that these define, to the code of each."""
+        self._add(_own(modules))
+
+    def _add(self, places: Iterable[tuple[object, str]]) -> None:
+        for owner, name in places:
+            found = getattr(owner, name, None)
+            if found is not None:
+                self._watched.append((owner, name, found, getattr(found, "__code__", None)))
 
     def replaced(self) -> str:
         """Return which of the functions is another one now, or ""; puts the original back."""
-        found = []
-        for (owner, name), original in zip(_WATCHED, self._original, strict=True):
-            if getattr(owner, name) is not original:
+        changed = []
+        for owner, name, original, code in self._watched:
+            if getattr(owner, name, None) is not original:
                 setattr(owner, name, original)
-                found.append(f"{getattr(owner, '__name__', owner)}.{name}")
-        return ", ".join(found)
+            elif getattr(original, "__code__", None) is code:
+                continue
+            if isinstance(original, FunctionType) and code is not None:
+                original.__code__ = code
+            changed.append(f"{getattr(owner, '__name__', owner)}.{name}")
+        return ", ".join(changed)
+
+
+def _own(modules: Iterable[ModuleType]) -> Iterator[tuple[object, str]]:
+    """Yield each function of the modules and of their classes."""
+    for module in modules:
+        for name, found in vars(module).items():
+            if getattr(found, "__module__", "") != module.__name__:
+                continue
+            if isinstance(found, FunctionType):
+                yield module, name
+            elif isinstance(found, type):
+                for method, function in vars(found).items():
+                    if isinstance(function, FunctionType):
+                        yield found, method
 
 
 GUARD = Guard()

@@ -57,14 +57,6 @@ def cache_bytes(device: torch.device) -> int:
     return 32 << 20
 
 
-def overwrite(into: Tensor, source: Tensor) -> None:
-    """Copy the elements of a tensor of the same shape; `into` may be a view that repeats some."""
-    for dim, stride in enumerate(into.stride()):
-        if stride == 0 and into.shape[dim] > 1:
-            into, source = into.narrow(dim, 0, 1), source.narrow(dim, 0, 1)
-    into.copy_(source)
-
-
 def how_many(set_bytes: int, device: torch.device, calls: int) -> int:
     """Return how many sets rotate: enough to be cold where memory allows, at most one a call."""
     set_bytes = max(1, set_bytes)

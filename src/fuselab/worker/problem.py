@@ -17,10 +17,14 @@ from fuselab.model import Group
 from fuselab.timers import Call
 from fuselab.worker import inputs as make
 from fuselab.worker import specs
+from fuselab.worker.contents import fill, mix
 from fuselab.worker.protocol import Emit
 from fuseline.core.spec import Case, Cost, Direction, Inputs, OpSpec
 from fuseline.testing import accuracy
 
+# A look at a set on a GPU costs as much as ten launches.
+LOOKS = 3
+Parts = dict[str, tuple[Tensor, Tensor]]
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -45,8 +49,8 @@ class InputSet:
 class Problem:
     """What every implementation of a group is given.
 
-    contents[i] says which of the drawn contents set i holds; implementations are checked on 0,
-    of which `origin` is a copy.
+    Implementations are checked on the first set, of which `origin` is a copy; they are timed on
+    contents that they have not seen, in an order of the sets that changes.
     """
 
     spec: OpSpec
@@ -56,14 +60,16 @@ class Problem:
     dtype: torch.dtype
     device: torch.device
     sets: list[InputSet]
-    contents: list[int] = field(default_factory=list)
-    _names: int = 0
     eager_dtypes: dict[str, torch.dtype] = field(default_factory=dict)
+    _route: list[int] = field(default_factory=list)
+    _spare: InputSet | None = None
+    _next: InputSet | None = None
+    _mixed: dict[int, Parts] = field(default_factory=dict)
 
     @property
     def first(self) -> InputSet:
-        """The set that holds the contents on which implementations are checked."""
-        return self.sets[self.contents.index(0)]
+        """The set on which implementations are checked."""
+        return self.sets[0]
 
     @property
     def cost(self) -> Cost:
@@ -98,35 +104,40 @@ class Problem:
     def grow(self, count: int) -> None:
         """Have at least `count` input sets."""
         while len(self.sets) < count:
-            self.contents.append(len(self.sets))
+            self._route.append(len(self.sets))
             self.sets.append(self._make_set(len(self.sets)))
 
-    def refresh(self, turn: int) -> None:
-        """Draw new contents into every set, so that no earlier call has seen them.
-
-        The contents 0 go to a set that nobody can foresee. A set that is alone holds them at even
-        turns.
-        """
-        home = secrets.randbelow(len(self.sets))
+    def refresh(self) -> None:
+        """Draw new contents into every set, so that no earlier call has seen them."""
         for i, held in enumerate(self.sets):
-            own = i == home and (len(self.sets) > 1 or turn % 2 == 0)
-            self.contents[i] = 0 if own else self._drawn()
-            self.sets[i] = _fill(held, self.origin if own else self.draw())
+            drawn = self.draw()
+            self.sets[i] = _fill(held, drawn, silent=bool(secrets.randbits(1)))
+        # Parts of it come into sets that hold something else by then.
+        self._spare, self._next = self._next or self.origin, drawn
+        self._mixed.clear()
 
-    def _drawn(self) -> int:
-        """Return a new name for contents."""
-        self._names += 1
-        return len(self.sets) + self._names
+    def renew(self, count: int, shuffle: bool) -> None:
+        """Change silently what the next `count` calls find, on sets in another order if asked."""
+        if shuffle:
+            secrets.SystemRandom().shuffle(self._route)
+        spare = self._spare or self.origin
+        self._mixed.clear()
+        for i in self._route[:count]:
+            self._mixed[i] = mix(self.sets[i].tensors, spare.tensors)
+            if not self._mixed[i]:
+                self.sets[i] = _fill(self.sets[i], self.draw(), silent=True)
 
     def draw(self) -> InputSet:
         """Return a set of new contents that nobody can foresee."""
         return self._make_set(secrets.randbits(62))
 
-    def place(self, source: InputSet) -> None:
-        """Put these contents where the next single call finds them; `refresh` ends it."""
-        index = self.order(1, 1)[0]
-        self.contents[index] = -1
-        self.sets[index] = _fill(self.sets[index], source)
+    def place(self, source: InputSet, silent: bool = False) -> None:
+        """Put these contents where the next single call finds them; `restore` ends it."""
+        self.sets[self._route[0]] = _fill(self.sets[self._route[0]], source, silent)
+
+    def restore(self) -> None:
+        """Put the contents on which implementations are checked back into the first set."""
+        self.sets[0] = _fill(self.sets[0], self.origin)
 
     def misshapen(self, results: dict[str, Any]) -> str:
         """Return which result is no tensor, or not of the kind it should be, or ""."""
@@ -149,6 +160,11 @@ class Problem:
                 )
         return ""
 
+    def blank(self) -> list[Tensor]:
+        """Return tensors of the kind of the results, not written."""
+        kinds = self.expected.values()
+        return [torch.empty(shape, dtype=dtype, device=self.device) for shape, dtype in kinds]
+
     @cached_property
     def expected(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
         """Shape and dtype of each output, or of each gradient."""
@@ -162,8 +178,6 @@ class Problem:
     def overwritten(self) -> tuple[str, ...]:
         """Return the names of the tensors of the first set that changed, and put them right."""
         changed: list[str] = []
-        if 0 not in self.contents:
-            return ()
         pristine = self.origin.tensors
         for name, tensor in self.first.tensors.items():
             if not _same_bits(tensor, pristine[name]):
@@ -171,13 +185,23 @@ class Problem:
                 tensor.data = pristine[name].clone()
         return tuple(changed)
 
+    def written(self) -> tuple[str, ...]:
+        """Return the names of tensors that no longer hold what `renew` put into them.
+
+        Looks at a few sets that nobody can foresee.
+        """
+        looked = secrets.SystemRandom().sample(sorted(self._mixed), min(LOOKS, len(self._mixed)))
+        parts = [part for i in looked for part in self._mixed[i].items()]
+        return tuple(
+            dict.fromkeys(name for name, (mine, put) in parts if not _same_bits(mine, put))
+        )
+
     def order(self, count: int, sets: int) -> list[int]:
-        """Return the set of each call: the last one on the first set, those before on others."""
-        home = self.contents.index(0) if 0 in self.contents else 0
-        return [(home + i % sets) % len(self.sets) for i in reversed(range(count))]
+        """Return the set of each call."""
+        return [self._route[i % sets] for i in range(count)]
 
     def calls(self, fn: Callable[..., Any], count: int, sets: int) -> list[Call]:
-        """Return `count` calls to time, over so many rotating sets, the last one on the first.
+        """Return `count` calls to time, over so many rotating sets.
 
         Backward calls hold their graph, built here: each of them can run once.
         """
@@ -242,11 +266,10 @@ def rotation(problem: Problem, calls: int) -> int:
     return make.how_many(problem.origin.nbytes, problem.device, calls)
 
 
-def _fill(into: InputSet, source: InputSet) -> InputSet:
+def _fill(into: InputSet, source: InputSet, silent: bool = False) -> InputSet:
     """Return `source` at the addresses of `into`."""
     held = into.tensors
-    for name, tensor in source.tensors.items():
-        make.overwrite(held[name], tensor)
+    fill(held, source.tensors, silent)
     return InputSet({n: held.get(n, v) for n, v in source.inputs.items()}, into.dys)
 
 

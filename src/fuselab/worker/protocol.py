@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -67,6 +69,18 @@ def _is_of_cuda(error: BaseException) -> bool:
         return True
     words = ("CUDA error", "CUDA driver error", "cuDNN error", "cuBLAS error")
     return isinstance(error, RuntimeError) and any(word in describe(error) for word in words)
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """Keep Python's collector from running, and from telling what is going on by its state."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def synchronize(device: torch.device) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -15,13 +17,13 @@ from fuselab import stats
 from fuselab.load import OtherLoad
 from fuselab.model import Status
 from fuselab.precision import RESOLUTION_US, Level
-from fuselab.timers import CannotTime, Reading, Timer, TimerError
-from fuselab.worker.audit import Audit
+from fuselab.timers import CannotTime, Keep, Reading, Timer, TimerError
+from fuselab.worker.audit import SHARE, Audit
 from fuselab.worker.baselines import COMPILE
 from fuselab.worker.clocks import Clocks
 from fuselab.worker.guard import GUARD
 from fuselab.worker.inputs import COLD_FACTOR, cache_bytes, how_many
-from fuselab.worker.protocol import Emit, Fatal, judge
+from fuselab.worker.protocol import Emit, Fatal, collector_off, judge
 from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer, plan, warm
 from fuselab.worker.trial import Trial
 
@@ -29,6 +31,27 @@ HOT_CALLS = 10
 # New contents and checks may take this many times as long as the timed calls themselves.
 PATIENCE = 3
 SETTLING = 1024
+
+
+@dataclass(frozen=True)
+class Block:
+    """Calls of one implementation, one after the other, over so many input sets."""
+
+    label: str
+    calls: int
+    batch: int
+    sets: int
+
+    @property
+    def size(self) -> int:
+        """Calls of a pass: whole batches, and no set twice, as its contents would be the same."""
+        return self.sets - self.sets % self.batch if self.batch < self.sets else self.sets
+
+    @property
+    def share(self) -> float:
+        """The share of its samples that are checked: one at least, as a rule."""
+        samples = math.ceil(self.calls / min(self.batch, self.size))
+        return max(SHARE, 1 / samples)
 
 
 class Rounds:
@@ -60,9 +83,8 @@ class Rounds:
         timing = Timing(timer.name)
         going = self._trials
         gc.collect()
-        gc.disable()
         try:
-            with OtherLoad(torch.get_num_threads()) as load:
+            with collector_off(), OtherLoad(torch.get_num_threads()) as load:
                 while going:
                     begin = monotonic()
                     timer = make_timer(self._arena.device, timer_name)
@@ -76,7 +98,6 @@ class Rounds:
                 if trial.alive:
                     trial.fail(Status.INVALID, str(error))
         finally:
-            gc.enable()
             timer.release()
         for trial in self._trials:
             self._conclude(trial, level, timing, load.disturbance)
@@ -93,60 +114,80 @@ class Rounds:
         with timer:
             for turn in range(level.rounds):
                 if self._turn:
-                    self._arena.refresh(turn)
+                    self._arena.refresh()
                 self._turn += 1
                 first = turn % len(going)
                 for trial in [*going[first:], *going[:first]]:
                     if trial.alive:
-                        self._block(trial, timer, audit, closing=turn == level.rounds - 1)
+                        self._rounds[trial.name] += 1
+                        self._block(trial, timer, audit)
             for trial in going:
-                if trial.alive:
-                    self._hot_block(trial, timer)
+                if trial.alive and self._arena.set_bytes <= cache_bytes(self._arena.device):
+                    self._hot_block(trial, timer, audit)
         timing.add(timer.readings())
 
-    def _block(self, trial: Trial, timer: Timer, audit: Audit | None, closing: bool) -> None:
-        self._rounds[trial.name] += 1
-        count = self._plans[trial.name].calls
-        keep = audit.choose(trial, count, closing) if audit else frozenset()
-        outputs = self._timed(trial, trial.name, count, self._arena.sets, timer, keep)
+    def _block(self, trial: Trial, timer: Timer, audit: Audit | None) -> None:
+        plan = self._plans[trial.name]
+        self._time(trial, Block(trial.name, plan.calls, plan.batch, self._arena.sets), timer, audit)
+
+    def _hot_block(self, trial: Trial, timer: Timer, audit: Audit | None) -> None:
+        calls = min(self._plans[trial.name].calls, HOT_CALLS)
+        self._time(trial, Block(trial.name + HOT, calls, 1, 1), timer, audit)
+
+    def _time(self, trial: Trial, block: Block, timer: Timer, audit: Audit | None) -> None:
+        """Time a block pass by pass, each on contents of its own, and check some of its results."""
+        checked = 0
+        for first in range(0, block.calls, block.size):
+            count = min(block.size, block.calls - first)
+            if trial.fn is not None:
+                self._arena.renew(count, first == 0)
+            keep = Keep(block.share) if audit and trial.fn is not None else None
+            self._timed(trial, block, count, first == 0, timer, keep)
+            changed = self._arena.written() if trial.fn is not None else ()
+            if changed:
+                trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)} while timed")
+            elif audit and keep:
+                if not checked and first + count == block.calls:
+                    keep.insist()
+                checked += len(keep.results)
+                self._emit("start", trial.name, "checks and new contents")
+                audit.verify(trial, count, block.sets, keep.results)
+            if not trial.alive:
+                self._arena.refresh()
+                return
+        self._clocks.read(block.label)
         replaced = GUARD.replaced()
         if replaced:
             raise Fatal(trial.name, Status.INVALID, f"replaced {replaced} while timed")
-        changed = self._arena.overwritten() if trial.alive else ()
-        if changed:
-            trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)} while timed")
-        if audit and trial.alive:
-            self._emit("start", trial.name, "checks and new contents")
-            audit.verify(trial, count, outputs)
-
-    def _hot_block(self, trial: Trial, timer: Timer) -> None:
-        if self._arena.set_bytes > cache_bytes(self._arena.device):
-            return
-        count = min(self._plans[trial.name].calls, HOT_CALLS * self._plans[trial.name].batch)
-        self._timed(trial, trial.name + HOT, count, 1, timer, frozenset())
 
     def _timed(
-        self, trial: Trial, label: str, count: int, sets: int, timer: Timer, keep: frozenset[int]
-    ) -> Mapping[int, Any]:
+        self,
+        trial: Trial,
+        block: Block,
+        count: int,
+        opening: bool,
+        timer: Timer,
+        keep: Keep | None,
+    ) -> None:
+        """Time the next calls of a block."""
         self._emit("start", trial.name, "timing")
         begin = monotonic()
         with trial.recompiling if trial.name == COMPILE else nullcontext():
             try:
                 with timer.preparing():
-                    calls = trial.make_calls(count, sets)
-                if label == trial.name:
+                    calls = trial.make_calls(count, block.sets)
+                if block.label == trial.name:
                     self._scrub()
-                self._settle()
-                outputs = timer.block(label, calls, self._plans[trial.name].batch, keep)
+                if opening or block.label == trial.name:
+                    self._settle()
+                timer.block(block.label, calls, block.batch, keep)
             except CannotTime as error:
                 raise Fatal(trial.name, Status.UNSUPPORTED, str(error)) from error
             except (Exception, SystemExit) as error:
                 # The timer's window is cut: the group must be timed again without the culprit.
                 reason = judge(error, trial.name, "timing", self._arena.device)
                 raise Fatal(trial.name, Status.ERROR, reason) from error
-        self._clocks.read(label)
         self._spent[trial.name] += monotonic() - begin
-        return outputs
 
     def _has_time(self, trial: Trial, level: Level) -> bool:
         spent, held = self._spent[trial.name], self._held[trial.name]
@@ -234,7 +275,7 @@ def _proof(plan: Plan, arena: Arena, reading: Reading) -> dict[str, Any]:
         "batch": plan.batch,
         "sets": arena.sets,
         "rotated_bytes": arena.sets * arena.set_bytes,
-        "cold": arena.rotates_cold or (arena.scrubs and plan.calls <= arena.sets),
+        "cold": arena.rotates_cold or arena.scrubs,
     }
     if reading.kernels:
         proof["kernels"] = dict(reading.kernels)

@@ -38,15 +38,17 @@ TIMERS: Mapping[str, Callable[[], Timer]] = {
 class Arena:
     """The inputs that rotate.
 
-    overwritten  names those that a call changed, and mends them
-    refresh      gives the sets new contents before another round
+    refresh  gives the sets new contents before another round
+    renew    changes what the next calls (their number) find; in another order of the sets or not
+    written  names the tensors that the calls since then wrote to
     """
 
     device: torch.device
     sets: int
     set_bytes: int
-    overwritten: Callable[[], tuple[str, ...]] = tuple
-    refresh: Callable[[int], None] = lambda turn: None
+    refresh: Callable[[], None] = lambda: None
+    renew: Callable[[int, bool], None] = lambda count, shuffle: None
+    written: Callable[[], tuple[str, ...]] = tuple
 
     @property
     def rotates_cold(self) -> bool:

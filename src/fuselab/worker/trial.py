@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
-
-from torch import Tensor
 
 from fuselab.model import Accuracy, Cell, Measurement, Status
 from fuselab.timers import Call, Reading
@@ -21,8 +19,7 @@ class Trial:
     """What is known so far; a `status` ends the trial.
 
     fn          the implementation; None for the lab's own copies
-    make_calls  count, sets -> that many calls over so many input sets, the last one on the first
-    checked     outputs or gradients of the first input set that passed the check, if not too large
+    make_calls  count, sets -> that many calls over so many input sets
     call_us     rough time of one call, for the planning of the rounds
     call_bytes  rough memory that one prepared call holds, with its graph and its result
     """
@@ -31,7 +28,6 @@ class Trial:
     make_calls: Callable[[int, int], list[Call]]
     cost: Cost
     fn: Callable[..., Any] | None = None
-    checked: Mapping[str, Tensor] = field(default_factory=dict)
     accuracy: Accuracy | None = None
     compiling: CompileWatch = field(default_factory=CompileWatch)
     recompiling: CompileWatch = field(default_factory=CompileWatch)
