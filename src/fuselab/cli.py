@@ -133,6 +133,11 @@ def check(
     help="GPU: cupti (kernel time, default), graph, events, host. CPU: wall.",
 )
 @click.option(
+    "--isolate",
+    is_flag=True,
+    help="Each implementation in a process of its own, timed and checked from outside.",
+)
+@click.option(
     "--metrics",
     "scope",
     type=click.Choice(["fast", "all"]),
@@ -153,11 +158,16 @@ def run(
     scope: str,
     precision: str | None,
     timer: str | None,
+    isolate: bool,
     **options: Any,
 ) -> int:
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
     from fuselab.commands import run as verb
+    from fuselab.plan import ISOLATED
 
+    if isolate and timer not in (None, ISOLATED):
+        raise click.UsageError(f"--isolate times from outside of the process, got --timer {timer}")
+    timer = ISOLATED if isolate else timer
     filters = Filters(
         suite, impls, dtypes, cases, directions, precision=precision or "", timer=timer or ""
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from fuselab import ranks, stats
 from fuselab.model import Cell, Measurement, Status
+from fuselab.plan import ISOLATED
 
 WALL = "wall"
 MARGIN, LEAST_US = 0.03, 0.3
@@ -206,7 +207,7 @@ def _clocks(a: Sequence[float] | None, b: Sequence[float] | None) -> str:
 
 def _decided(found: Comparison, both: Pair, p: float) -> Comparison:
     """Return the comparison with its verdict: the margin, the ranks and the interval must agree."""
-    margin, least_us = (WALL_MARGIN, 0.0) if both.timer == WALL else (MARGIN, LEAST_US)
+    margin, least_us = (WALL_MARGIN, 0.0) if both.timer in (WALL, ISOLATED) else (MARGIN, LEAST_US)
     before, after = map(stats.median, both.samples)
     ratio = after / before
     low, high = stats.ratio_interval(*both.samples)

@@ -12,6 +12,8 @@ from fuselab.precision import STANDARD
 CEILING = "ceiling"
 # Does not wait for the device, so its times say nothing of the memory's speed.
 HOST = "host"
+# From outside of the implementation's process (`--isolate`), on any device.
+ISOLATED = "isolated"
 # The first one is the device's own.
 TIMERS = {"cuda": ("cupti", "graph", "events", HOST), "cpu": ("wall",)}
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
@@ -78,7 +80,7 @@ def expand(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
 def check_names(rows: Sequence[OpRow], filters: Filters) -> None:
     """Raise PlanError for a name that none of the rows has; the text lists what there is."""
     _check_device(filters.device)
-    timers = TIMERS[filters.device.split(":")[0]]
+    timers = (*TIMERS[filters.device.split(":")[0]], ISOLATED)
     _wanted(f"timer on {filters.device}", (filters.timer,) if filters.timer else (), timers)
     suites = () if filters.suite is None else (filters.suite,)
     _wanted("suite", suites, (name for row in rows for name in row.suites))
@@ -135,7 +137,7 @@ def ceiling_group(device: str, precision: str = STANDARD, timer: str = "") -> Gr
     """Return the group that measures the fixed 4 GiB copy and add, the peak of the device."""
     _check_device(device)
     names = (CEILING, "4GiB", "float32", "fwd", "contiguous", device)
-    timer = timer or default_timer(device)
+    timer = default_timer(device) if timer in ("", ISOLATED) else timer
     return Group(*names, ("copy", "add"), precision=precision, timer=timer)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fuselab.model import Cell, Group, Measurement, Status
-from fuselab.plan import CEILING
+from fuselab.plan import CEILING, ISOLATED
 from fuselab.precision import LEVELS
 from fuselab.worker import (
     audit,
@@ -17,6 +17,7 @@ from fuselab.worker import (
     contents,
     footprint,
     inputs,
+    isolated,
     limits,
     probe,
     problem,
@@ -54,7 +55,8 @@ def run(group: Group, skip: frozenset[str], emit: Emit, spec: OpSpec | None = No
             problem = build(group, emit, spec)
             phase = "the run of the group"
             with collector_off(), torch.set_grad_enabled(problem.direction == "bwd"):
-                measured = _compete(problem, skip, emit)
+                compete = isolated.compete if group.timer == ISOLATED else _compete
+                measured = compete(problem, skip, emit)
     except Fatal:
         raise
     except Exception as error:

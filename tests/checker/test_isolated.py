@@ -1,0 +1,56 @@
+"""`--isolate`: an implementation that sees neither clock nor checks gets the same verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from checker import isolated_ops
+
+from fuselab import runner
+from fuselab.model import Group, Measurement
+from fuselab.plan import ISOLATED
+from fuselab.worker import process
+
+FILE = Path(__file__).with_name("isolated_ops.py")
+NAMES = ("eager", *(fn.__name__ for fn in isolated_ops.FUNCTIONS))
+CAUGHT = {
+    "ill_timed": ("incorrect", "wrong in a timed call"),
+    "by_version": ("incorrect", "wrong in a timed call"),
+    "later_nothing": ("incorrect", "wrong in a timed call"),
+    "overwrites": ("invalid", "overwrote its input x"),
+    "dies": ("crashed", "ended with code -9"),
+    "raises": ("error", "ValueError: no such tile"),
+}
+DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
+
+
+def measured(device: str, direction: str, *impls: str) -> dict[str, Measurement]:
+    place = ("isolated", "256x2048", "float32", direction, "contiguous", device)
+    group = Group(*place, impls, str(FILE), precision="quick", timer=ISOLATED)
+    with runner.Worker(process.main, device, timeout=120) as worker:
+        (step,) = runner.run([group], worker)
+    return {m.cell.impl: m for m in step.measurements}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_each_gets_its_verdict_from_outside(device: str) -> None:
+    if device != "cpu" and not torch.cuda.is_available():
+        pytest.fail("torch sees no GPU")
+    found = measured(device, "fwd", *NAMES, "ceiling")
+    for name in ("eager", "exact"):
+        assert found[name].status.has_number, found[name].reason
+        assert found[name].timer == ISOLATED
+        assert found[name].proof["isolated"]
+        assert found[name].proof["checked_calls"] >= 3
+    for name, (status, reason) in CAUGHT.items():
+        assert str(found[name].status) == status, (name, found[name].reason)
+        assert reason in found[name].reason, name
+    assert str(found["ceiling"].status) == "unsupported"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_backward_is_timed_from_outside(device: str) -> None:
+    found = measured(device, "bwd", "eager", "exact")
+    assert all(m.status.has_number for m in found.values()), [m.reason for m in found.values()]
