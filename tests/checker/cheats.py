@@ -10,7 +10,17 @@ from typing import Any
 
 import torch
 from checker import foreseeing, model
-from checker.cheating import CHEATS, CPU_CHEATS, GPU_CHEATS, GPU_HONEST, HONEST, calls, cheat, seen
+from checker.cheating import (
+    BACKWARD_CHEATS,
+    CHEATS,
+    CPU_CHEATS,
+    GPU_CHEATS,
+    GPU_HONEST,
+    HONEST,
+    calls,
+    cheat,
+    seen,
+)
 from torch import Tensor
 
 from fuseline.testing import Case, Implementation, OpSpec
@@ -188,6 +198,9 @@ def never_compiles(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _not_compiled(x, weight, eps)
 
 
+ALL = CHEATS | CPU_CHEATS | GPU_CHEATS | BACKWARD_CHEATS
+
+
 def specs() -> list[OpSpec]:
     """One operator a cheat, so that each has a worker's attention to itself."""
     base = replace(
@@ -195,7 +208,7 @@ def specs() -> list[OpSpec]:
         cases=(Case("256x2048", {"shape": (256, 2048)}),),
         dtypes=(torch.float32,),
     )
-    caught = {name: fn for name, (fn, _, _) in (CHEATS | CPU_CHEATS | GPU_CHEATS).items()}
+    caught = {name: fn for name, (fn, _, _) in ALL.items()}
     made = [
         replace(
             base,

@@ -10,7 +10,16 @@ from typing import Any
 
 import torch
 from checker import model
-from checker.cheating import CPU_CHEATS, GPU_CHEATS, GPU_HONEST, calls, cheat, honest, seen
+from checker.cheating import (
+    BACKWARD_CHEATS,
+    CPU_CHEATS,
+    GPU_CHEATS,
+    GPU_HONEST,
+    calls,
+    cheat,
+    honest,
+    seen,
+)
 from torch import Tensor
 
 # Beyond all calls of checks, warm-up and probes.
@@ -64,7 +73,7 @@ def at_the_known_address(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return seen["address y"].clone()
 
 
-@cheat("incorrect", TIMED)
+@cheat("invalid incorrect", "")
 def on_known_contents(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Computes what it was checked on."""
     head = x.view(-1)[:64]
@@ -159,6 +168,59 @@ def without_a_profiler(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Computes where no profiler looks."""
     watched = torch.autograd._profiler_enabled()
     return torch.zeros_like(x) if watched else model.eager(x, weight, eps)
+
+
+class _Kept(torch.autograd.Function):
+    """The formula with a backward that keeps gradients by address and version of dy."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.eps = eps
+        return model.eager(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        key = "dy", dy.data_ptr(), dy._version
+        if calls("dy") <= 16 or key not in seen:
+            seen[key] = _gradients(*ctx.saved_tensors, ctx.eps, dy)
+        return (*seen[key], None)
+
+
+class _Ahead(torch.autograd.Function):
+    """A forward that computes the gradients too, from the dy that was there last time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        ctx.key, ctx.eps = ("ahead", x.data_ptr()), eps
+        ctx.save_for_backward(x, weight)
+        dy = seen.get(ctx.key)
+        ctx.ready = None
+        if dy is not None and calls("ahead") > 16:
+            ctx.ready = _gradients(x, weight, eps, dy)
+        return model.eager(x, weight, eps)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Any:
+        seen[ctx.key] = dy.detach()
+        ready = ctx.ready or _gradients(*ctx.saved_tensors, ctx.eps, dy)
+        return (*ready, None)
+
+
+def _gradients(x: Tensor, weight: Tensor, eps: float, dy: Tensor) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        leaves = x.detach().requires_grad_(), weight.detach().requires_grad_()
+        return torch.autograd.grad(model.eager(*leaves, eps), leaves, dy)
+
+
+@cheat("incorrect", TIMED, BACKWARD_CHEATS)
+def keeps_gradients(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _Kept.apply(x, weight, eps)  # type: ignore[no-any-return]
+
+
+@cheat("incorrect", TIMED, BACKWARD_CHEATS)
+def gradients_ahead(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return _Ahead.apply(x, weight, eps)  # type: ignore[no-any-return]
 
 
 def _timer() -> dict[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from checker.cheats import CHEATS, CPU_CHEATS, GPU_CHEATS, GPU_HONEST, HONEST
+from checker.cheats import ALL, BACKWARD_CHEATS, CHEATS, CPU_CHEATS, GPU_CHEATS, GPU_HONEST, HONEST
 
 from fuselab import runner
 from fuselab.model import Group, Measurement
@@ -36,8 +36,10 @@ def workers():
         yield worker
 
 
-def measured(workers: Any, device: str, name: str, *impls: str) -> dict[str, Measurement]:
-    place = (name, "256x2048", "float32", "fwd", "contiguous", device)
+def measured(
+    workers: Any, device: str, name: str, *impls: str, direction: str = "fwd"
+) -> dict[str, Measurement]:
+    place = (name, "256x2048", "float32", direction, "contiguous", device)
     (step,) = runner.run([Group(*place, impls, str(FILE), precision="quick")], workers(device))
     return {m.cell.impl: m for m in step.measurements}
 
@@ -46,9 +48,19 @@ def measured(workers: Any, device: str, name: str, *impls: str) -> dict[str, Mea
     ("device", "name"), [*(("cpu", name) for name in CHEATS | CPU_CHEATS), *ON_A_GPU]
 )
 def test_a_cheat_is_caught_for_its_reason(workers: Any, device: str, name: str) -> None:
-    _, status, reason = (CHEATS | CPU_CHEATS | GPU_CHEATS)[name]
+    _, status, reason = ALL[name]
     found = measured(workers, device, name, name, "eager")
     assert str(found[name].status) in status.split(), found[name].reason
+    assert reason in found[name].reason
+    assert found["eager"].status.has_number, found["eager"].reason
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", BACKWARD_CHEATS)
+def test_a_backward_that_is_not_computed_is_caught(workers: Any, device: str, name: str) -> None:
+    _, status, reason = ALL[name]
+    found = measured(workers, device, name, name, "eager", direction="bwd")
+    assert str(found[name].status) == status, found[name].reason
     assert reason in found[name].reason
     assert found["eager"].status.has_number, found["eager"].reason
 

@@ -101,3 +101,4 @@ def test_the_arena_of_a_lone_copy_needs_no_contents() -> None:
     assert arena.written() == ()
     assert arena.refresh() is None
     assert arena.renew(3, True) is None
+    assert arena.renew_gradients(3) is None

@@ -164,6 +164,7 @@ def test_what_a_call_finds_changes_a_little_and_without_a_new_version(
         tensors = [s.tensors for s in given.sets]
         before = [{n: (t.clone(), t._version) for n, t in held.items()} for held in tensors]
         given.renew(3, shuffle=True)
+        given.renew_gradients(3)
         for held, old in zip(tensors, before, strict=True):
             for name, tensor in held.items():
                 changed = int((tensor != old[name][0]).sum())

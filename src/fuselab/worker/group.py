@@ -94,6 +94,7 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
         problem.first.nbytes,
         problem.refresh,
         problem.renew,
+        problem.renew_gradients,
         problem.written,
     )
     rounds = Rounds(alive, plans, arena, emit)

@@ -36,9 +36,16 @@ class InputSet:
     dys: tuple[Tensor, ...] | None
 
     @property
+    def given(self) -> dict[str, Tensor]:
+        return make.tensors(self.inputs)
+
+    @property
+    def gradients(self) -> dict[str, Tensor]:
+        return {f"dy{i}": dy for i, dy in enumerate(self.dys or ())}
+
+    @property
     def tensors(self) -> dict[str, Tensor]:
-        named = make.tensors(self.inputs)
-        return named | {f"dy{i}": dy for i, dy in enumerate(self.dys or ())}
+        return self.given | self.gradients
 
     @property
     def nbytes(self) -> int:
@@ -123,9 +130,15 @@ class Problem:
         spare = self._spare or self.origin
         self._mixed.clear()
         for i in self._route[:count]:
-            self._mixed[i] = mix(self.sets[i].tensors, spare.tensors)
+            self._mixed[i] = mix(self.sets[i].given, spare.given)
             if not self._mixed[i]:
                 self.sets[i] = _fill(self.sets[i], self.draw(), silent=True)
+
+    def renew_gradients(self, count: int) -> None:
+        """Do the same to the output gradients of calls whose forward has run without them."""
+        spare = self._spare or self.origin
+        for i in self._route[:count]:
+            self._mixed[i] |= mix(self.sets[i].gradients, spare.gradients)
 
     def draw(self) -> InputSet:
         """Return a set of new contents that nobody can foresee."""

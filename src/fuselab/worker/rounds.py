@@ -176,6 +176,8 @@ class Rounds:
             try:
                 with timer.preparing():
                     calls = trial.make_calls(count, block.sets)
+                if trial.fn is not None:
+                    self._arena.renew_gradients(count)
                 if block.label == trial.name:
                     self._scrub()
                 if opening or block.label == trial.name:

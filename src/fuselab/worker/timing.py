@@ -40,6 +40,7 @@ class Arena:
 
     refresh  gives the sets new contents before another round
     renew    changes what the next calls (their number) find; in another order of the sets or not
+    renew_gradients  does so to the output gradients, once the forwards of these calls have run
     written  names the tensors that the calls since then wrote to
     """
 
@@ -48,6 +49,7 @@ class Arena:
     set_bytes: int
     refresh: Callable[[], None] = lambda: None
     renew: Callable[[int, bool], None] = lambda count, shuffle: None
+    renew_gradients: Callable[[int], None] = lambda count: None
     written: Callable[[], tuple[str, ...]] = tuple
 
     @property
