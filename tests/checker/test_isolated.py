@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 from checker import isolated_ops
+from click.testing import CliRunner
 
 from fuselab import runner
+from fuselab.cli import cli
 from fuselab.model import Group, Measurement
 from fuselab.plan import ISOLATED
 from fuselab.worker import process
@@ -54,3 +56,9 @@ def test_each_gets_its_verdict_from_outside(device: str) -> None:
 def test_a_backward_is_timed_from_outside(device: str) -> None:
     found = measured(device, "bwd", "eager", "exact")
     assert all(m.status.has_number for m in found.values()), [m.reason for m in found.values()]
+
+
+def test_another_timer_is_refused() -> None:
+    done = CliRunner().invoke(cli, ["run", "rms_norm", "--isolate", "--timer", "wall"])
+    assert done.exit_code == 2
+    assert "--isolate times from outside of the process, got --timer wall" in done.output

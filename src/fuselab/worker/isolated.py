@@ -36,6 +36,7 @@ WARM = 3
 # A batch must take so much longer than the empty one for their difference to mean anything.
 LEAST_US = 5.0
 POISON = 0xFF
+ENDING_S = 5
 _RANDOM = random.SystemRandom()
 
 
@@ -80,7 +81,8 @@ class Guest:
     def close(self) -> None:
         """End the process."""
         self._pipe.close()
-        self._process.join(1)
+        # One that ends by itself gives a GPU's shared memory back.
+        self._process.join(ENDING_S)
         if self._process.is_alive():
             self._process.kill()
 
@@ -181,6 +183,10 @@ def _admit(
             for _ in range(WARM):
                 guests[name].batch(range(len(problem.sets)))
         except Refused as refused:
+            if name in guests:
+                guests.pop(name).close()
+            if not name:
+                raise
             if trial:
                 trial.fail(refused.status, f"{refused.reason} (isolated)")
         if trial:

@@ -23,7 +23,7 @@ from fuselab.worker.baselines import COMPILE
 from fuselab.worker.clocks import Clocks
 from fuselab.worker.guard import GUARD
 from fuselab.worker.inputs import COLD_FACTOR, cache_bytes, how_many
-from fuselab.worker.protocol import Emit, Fatal, collector_off, judge
+from fuselab.worker.protocol import Emit, Fatal, collector_off, judge, synchronize
 from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer, plan, warm
 from fuselab.worker.trial import Trial
 
@@ -141,6 +141,8 @@ class Rounds:
             count = min(block.size, block.calls - first)
             if trial.fn is not None:
                 self._arena.renew(count, first == 0)
+                # A timer may run forwards on a stream of its own.
+                synchronize(self._arena.device)
             keep = Keep(block.share) if audit and trial.fn is not None else None
             self._timed(trial, block, count, first == 0, timer, keep)
             changed = self._arena.written() if trial.fn is not None else ()
