@@ -163,7 +163,7 @@ def run(
 ) -> int:
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
     from fuselab.commands import run as verb
-    from fuselab.plan import ISOLATED
+    from fuselab.model import ISOLATED
 
     if isolate and timer not in (None, ISOLATED):
         raise click.UsageError(f"--isolate times from outside of the process, got --timer {timer}")

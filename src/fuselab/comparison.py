@@ -10,8 +10,7 @@ from enum import Enum
 from typing import Any
 
 from fuselab import ranks, stats
-from fuselab.model import Cell, Measurement, Status
-from fuselab.plan import ISOLATED
+from fuselab.model import ISOLATED, Cell, Measurement, Status
 
 WALL = "wall"
 MARGIN, LEAST_US = 0.03, 0.3

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+# The timer of `--isolate`: from outside of the implementation's process, on any device.
+ISOLATED = "isolated"
+
 
 class Status(str, Enum):
     """What became of a cell; every status but `ok` and `noisy` has a reason and no number."""

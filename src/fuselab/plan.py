@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fuselab.model import Group
+from fuselab.model import ISOLATED, Group
 from fuselab.precision import STANDARD
 
 CEILING = "ceiling"
 # Does not wait for the device, so its times say nothing of the memory's speed.
 HOST = "host"
-# From outside of the implementation's process (`--isolate`), on any device.
-ISOLATED = "isolated"
 # The first one is the device's own.
 TIMERS = {"cuda": ("cupti", "graph", "events", HOST), "cpu": ("wall",)}
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}

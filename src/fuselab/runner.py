@@ -22,7 +22,7 @@ from time import monotonic
 from typing import Any
 
 from fuselab import caches, variables
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import ISOLATED, Group, Measurement, Status
 from fuselab.pooling import pool
 from fuselab.precision import LEVELS
 
@@ -271,8 +271,11 @@ def _measure(group: Group, worker: Worker) -> tuple[Measurement, ...]:
         for impl in set(blamed) & set(left):
             cell = group.cell(impl)
             found[impl] = Measurement(cell, reply.death.status, reply.death.reason)
+    how: dict[str, Any] = {"isolated": True} if group.timer == ISOLATED else {}
+    measured = (found[impl] for impl in group.impls)
     return tuple(
-        replace(found[impl], code=group.code, precision=group.precision) for impl in group.impls
+        replace(m, code=group.code, precision=group.precision, proof={**m.proof, **how})
+        for m in measured
     )
 
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from fuselab import precision
-from fuselab.model import Accuracy, Cell, Count, Group, Measurement, Status
+from fuselab.model import ISOLATED, Accuracy, Cell, Count, Group, Measurement, Status
 
 FILE_NAME = "run.sqlite"
 STORED = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
@@ -249,8 +249,11 @@ def _errors_name(file: Path) -> Iterator[None]:
 
 def _serves(body: Mapping[str, Any], group: Group) -> bool:
     """Say whether what is stored of a cell was measured as the group wants it."""
-    # A cell without a time has no timer either, and another one would not change its status.
+    # A cell without a time has no timer either, and another one would not change its status; but
+    # for what an implementation does to its own process.
     same_timer = group.timer in ("", body.get("timer", "")) or not body.get("timer")
+    isolated = bool(body.get("proof", {}).get("isolated"))
+    same_timer = same_timer and isolated == (group.timer == ISOLATED)
     same_code = bool(body.get("code", "") == group.code)
     enough = precision.serves(body.get("precision", ""), group.precision)
     return same_code and same_timer and enough

@@ -11,8 +11,7 @@ from click.testing import CliRunner
 
 from fuselab import runner
 from fuselab.cli import cli
-from fuselab.model import Group, Measurement
-from fuselab.plan import ISOLATED
+from fuselab.model import ISOLATED, Group, Measurement
 from fuselab.worker import process
 
 FILE = Path(__file__).with_name("isolated_ops.py")
@@ -22,6 +21,10 @@ CAUGHT = {
     "by_version": ("incorrect", "wrong in a timed call"),
     "later_nothing": ("incorrect", "wrong in a timed call"),
     "overwrites": ("invalid", "overwrote its input x"),
+    "zeroes": ("invalid", "overwrote its input x"),
+    "returns_a_list": ("incorrect", "a result is a int, expected a Tensor"),
+    "speaks_early": ("invalid", "answered before"),
+    "sends_code": ("error", "gave no answer that can be read"),
     "dies": ("crashed", "ended with code -9"),
     "raises": ("error", "ValueError: no such tile"),
 }
@@ -46,6 +49,8 @@ def test_each_gets_its_verdict_from_outside(device: str) -> None:
         assert found[name].timer == ISOLATED
         assert found[name].proof["isolated"]
         assert found[name].proof["checked_calls"] >= 3
+    # While the clock runs, its thread may take half of the work; not before.
+    assert min(found["foresees"].samples_us) > 0.4e6 * isolated_ops.SLOW_S
     for name, (status, reason) in CAUGHT.items():
         assert str(found[name].status) == status, (name, found[name].reason)
         assert reason in found[name].reason, name

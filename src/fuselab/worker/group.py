@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from fuselab.model import Cell, Group, Measurement, Status
-from fuselab.plan import CEILING, ISOLATED
+from fuselab.model import ISOLATED, Cell, Group, Measurement, Status
+from fuselab.plan import CEILING
 from fuselab.precision import LEVELS
 from fuselab.worker import (
     audit,

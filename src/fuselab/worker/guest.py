@@ -6,6 +6,7 @@ says when they are done.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -23,9 +24,13 @@ from fuseline.testing import accuracy
 Slots = list[tuple[Tensor, ...]]
 
 
+class Mismatch(Exception):
+    """A result is not of the kind that the reference has; the text says how."""
+
+
 @dataclass(frozen=True)
 class Desk:
-    """What the worker hands over: input sets, output gradients or None, and where results go.
+    """What the worker hands over: inputs and output gradients or None by slot, and places.
 
     impl: "" for the empty one, which copies results that it has and computes nothing.
     """
@@ -39,42 +44,72 @@ class Desk:
     results: Slots
 
 
-def main(pipe: Connection) -> None:
-    """Answer ("prepare", order) and ("go",) with ("done",) or ("error", unsupported, text)."""
-    desk: Desk = pipe.recv()
+def main(pipe: Connection, desk: Desk) -> None:
+    """Serve requests: (token, "load"), (token, "prepare", calls) and (token, "go", calls).
+
+    An answer is JSON, which the worker reads without running anything: the token, what is wrong,
+    and what torch's compiler did so far.
+    """
     device = torch.device(desk.device)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    try:
-        call_on = _empty(desk) if not desk.impl else _implementation(desk, device)
-    except Exception as error:
-        pipe.send(("error", isinstance(error, baselines.Unsupported), describe(error)))
-        return
-    pipe.send(("done",))
-    calls: list[Call] = []
+    watch = baselines.CompileWatch()
+    served = _Served(desk, device)
     while True:
         try:
-            request, *order = pipe.recv()
+            token, request, *arguments = pipe.recv()
         except EOFError:
             return
+        fault = ("", "")
         try:
-            if request == "prepare":
-                calls = [call_on(i) for i in order[0]]
-            else:
-                for call, into in zip(calls, desk.results, strict=False):
-                    _hand_in(call(), into)
-            synchronize(device)
+            with watch:
+                getattr(served, request)(*arguments)
+                synchronize(device)
         except (Exception, SystemExit) as error:
-            pipe.send(("error", False, describe(error)))
-        else:
-            pipe.send(("done",))
+            fault = (_kind(error), describe(error))
+        answer = {"token": token, "fault": fault, "graphs": watch.graphs, "breaks": watch.breaks}
+        pipe.send_bytes(json.dumps(answer).encode())
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, baselines.Unsupported):
+        return "unsupported"
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return "out_of_memory"
+    return "incorrect" if isinstance(error, Mismatch) else "error"
+
+
+class _Served:
+    """What the requests do."""
+
+    def __init__(self, desk: Desk, device: torch.device) -> None:
+        self._desk, self._device = desk, device
+        self._prepared: list[Call] = []
+        self._call_on: Callable[[int], Call] = lambda i: lambda: None
+
+    def load(self) -> None:
+        """Make the implementation."""
+        if self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
+        backward = self._desk.dys[0] is not None
+        torch.set_grad_enabled(backward)
+        impl = self._desk.impl
+        self._call_on = _implementation(self._desk, self._device) if impl else _empty(self._desk)
+
+    def prepare(self, calls: int) -> None:
+        """Run the forward of so many backward calls."""
+        self._prepared = [self._call_on(i) for i in range(calls)]
+
+    def go(self, calls: int) -> None:
+        """Make the calls on the first slots and hand in their results."""
+        prepared, self._prepared = self._prepared, []
+        for i in range(calls):
+            call = prepared[i] if prepared else self._call_on(i)
+            _hand_in(call(), self._desk.results[i])
 
 
 def _implementation(desk: Desk, device: torch.device) -> Callable[[int], Call]:
     spec = specs.load(desk.source)[desk.op]
     fn = baselines.make(spec, desk.impl, device.type)
     baselines.refuse(spec, desk.impl, desk.inputs[0])
-    torch.set_grad_enabled(desk.dys[0] is not None)
 
     def call_on(i: int) -> Call:
         inputs, dys = desk.inputs[i], desk.dys[i]
@@ -102,11 +137,16 @@ def _empty(desk: Desk) -> Callable[[int], Call]:
 def _hand_in(output: Any, into: tuple[Tensor, ...]) -> None:
     """Copy the results of a call to the memory that the worker sees."""
     results = accuracy.as_tuple(output)
+    if len(results) != len(into):
+        raise Mismatch(f"{len(results)} results, expected {len(into)}")
     for result, place in zip(results, into, strict=True):
         if result is None:
+            place.zero_()
             continue
+        if not isinstance(result, Tensor):
+            raise Mismatch(f"a result is a {type(result).__name__}, expected a Tensor")
         if result.shape != place.shape or result.dtype != place.dtype:
-            raise ValueError(
+            raise Mismatch(
                 f"a result of shape {tuple(result.shape)}, {result.dtype}, "
                 f"expected {tuple(place.shape)}, {place.dtype}"
             )
