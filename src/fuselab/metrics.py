@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fuselab import stats
+from fuselab import body, stats
 from fuselab.counters import UNITS
 from fuselab.model import Cell, Count, Measurement, Status
 from fuselab.plan import CEILING, HOST
@@ -40,6 +40,10 @@ _PROOF = ("copies", "graphs", "breaks", "recompiles", "version")
 _CELL = ("op", "impl", "direction", "case", "dtype", "layout", "device")
 # What of the proof a comparison looks at.
 _COMPARED = ("sm_mhz", "method")
+_WANTED = "expected what `fuselab export --format jsonl --samples` prints"
+
+# A cell that begins so is run by spreadsheets, also in the wide forms of East Asian text.
+_FORMULA = ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠")
 
 _Times = Mapping[tuple[str, ...], "_Timed"]
 
@@ -117,11 +121,10 @@ def from_jsonl(text: str) -> list[Measurement]:
         try:
             found.append(_from_record(json.loads(line)))
         except KeyError as error:
-            raise ValueError(
-                f"line {number}: got no {error}, expected what "
-                "`fuselab export --format jsonl --samples` prints"
-            ) from error
-        except (ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"line {number}: got no {error}, {_WANTED}") from error
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {number}: not JSON ({error.msg}), {_WANTED}") from error
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ValueError(f"line {number}: {error}") from error
     return found
 
@@ -136,7 +139,7 @@ def to_csv(rows: Sequence[Record]) -> str:
 
 
 def _from_record(record: Record) -> Measurement:
-    samples, clocks = (_finite(name, record[name] or ()) for name in ("samples_us", "sm_mhz"))
+    samples, clocks = (body.times(name, record[name] or ()) for name in ("samples_us", "sm_mhz"))
     return Measurement(
         Cell(*(str(record[name]) for name in _CELL)),
         Status(record["status"]),
@@ -146,13 +149,6 @@ def _from_record(record: Record) -> Measurement:
         proof={"sm_mhz": clocks, "method": record["method"]},
         environment=str(record["environment"]),
     )
-
-
-def _finite(column: str, values: Iterable[Any]) -> tuple[float, ...]:
-    numbers = tuple(map(float, values))
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError(f"{column}: got a value that is not finite, expected finite numbers")
-    return numbers
 
 
 def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Times) -> Record:
@@ -264,4 +260,4 @@ def _inert(value: Any) -> Any:
         return value
     # The csv module leaves a lone carriage return unquoted, and then cannot read it back.
     text = "\n".join(value.splitlines()) if "\r" in value else value
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\n")) else text
+    return f"'{text}" if text.startswith(_FORMULA) else text

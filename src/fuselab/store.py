@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import os
@@ -15,15 +14,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from fuselab import precision
-from fuselab.model import ISOLATED, Accuracy, Cell, Count, Group, Measurement, Status
+from fuselab import body, precision
+from fuselab.model import ISOLATED, Group, Measurement
+from fuselab.plain import plain
 
 FILE_NAME = "run.sqlite"
 STORED = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 APPLICATION_ID = 0x46534C42  # "FSLB"
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 30.0
+LONGEST = 300  # characters of an error that may quote what somebody else wrote
 
+# What reading raises for what somebody else wrote, or a disk spoiled.
+_UNREADABLE = (
+    *(struct.error, ValueError, LookupError, TypeError, AttributeError),
+    *(OverflowError, RecursionError),
+)
 _SCHEMA = (
     """CREATE TABLE environment (
         id TEXT PRIMARY KEY,
@@ -124,11 +130,11 @@ class Store:
 
     def set_environment(self, env: Mapping[str, Any]) -> None:
         """Name the environment of every following `write`; equal environments are stored once."""
-        body = json.dumps(env, sort_keys=True)
-        self._environment = hashlib.sha256(body.encode()).hexdigest()[:12]
+        text = json.dumps(env, sort_keys=True)
+        self._environment = hashlib.sha256(text.encode()).hexdigest()[:12]
         with self._transaction() as sql:
             sql.execute(
-                "INSERT OR IGNORE INTO environment VALUES (?, ?)", (self._environment, body)
+                "INSERT OR IGNORE INTO environment VALUES (?, ?)", (self._environment, text)
             )
 
     def environment(self) -> list[dict[str, Any]]:
@@ -137,7 +143,7 @@ class Store:
             rows = self._connection.execute(
                 "SELECT id, body FROM environment ORDER BY rowid"
             ).fetchall()
-            return [{**json.loads(body), "id": key} for key, body in rows]
+            return [{**body.from_json(text), "id": key} for key, text in rows]
 
     def span(self) -> tuple[str, str] | None:
         """Return when the oldest and the newest cell were written (UTC, ISO 8601), if any."""
@@ -145,7 +151,11 @@ class Store:
             first, last = self._connection.execute(
                 "SELECT min(written_at), max(written_at) FROM cell"
             ).fetchone()
-        return None if first is None else (first, last)
+            if first is None:
+                return None
+            if not isinstance(first, str) or not isinstance(last, str):
+                raise TypeError(f"written_at: got {first!r} to {last!r}, expected text")
+            return first, last
 
     def missing(self, group: Group) -> tuple[str, ...]:
         """Return the implementations of the group that have no cell as the group wants it.
@@ -153,12 +163,13 @@ class Store:
         That is one measured with its code, at its precision or a better one.
         """
         found = self._bodies(group)
-        return tuple(impl for impl, body in found.items() if not body or not _serves(body, group))
+        with _errors_name(self._file):
+            return tuple(impl for impl, old in found.items() if not old or not _serves(old, group))
 
     def outdated(self, group: Group) -> int:
         """Return how many cells of the group are stored, but were measured with other code."""
         bodies = self._bodies(group).values()
-        return sum(bool(body) and body.get("code", "") != group.code for body in bodies)
+        return sum(bool(old) and old.get("code", "") != group.code for old in bodies)
 
     def _bodies(self, group: Group) -> dict[str, dict[str, Any]]:
         """Return what is stored of each cell; empty where there is none."""
@@ -168,7 +179,7 @@ class Store:
                 found = self._connection.execute(
                     "SELECT body FROM cell WHERE key = ?", (cell.key,)
                 ).fetchone()
-                bodies[cell.impl] = json.loads(found[0]) if found else {}
+                bodies[cell.impl] = body.from_json(found[0]) if found else {}
         return bodies
 
     def done(self, group: Group) -> bool:
@@ -195,8 +206,12 @@ class Store:
     def measurements(self) -> Iterator[Measurement]:
         """Yield every measurement, in the order in which its cell was first written."""
         with _errors_name(self._file):
-            for row in self._connection.execute(_SELECT):
-                yield _measurement(row)
+            for *names, status, environment, text, samples in self._connection.execute(_SELECT):
+                try:
+                    found = body.read(names, status, environment, text, samples)
+                except _UNREADABLE as error:
+                    raise ValueError(f"{'/'.join(map(str, names))}: {error}") from error
+                yield found
 
     def _prepare(self) -> None:
         sql = self._connection
@@ -243,19 +258,20 @@ class Store:
 def _errors_name(file: Path) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.Error, struct.error, ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{file}: cannot be read or written: {error}") from error
+    except (sqlite3.Error, *_UNREADABLE) as error:
+        why = plain(str(error))[:LONGEST]
+        raise StoreError(f"{file}: cannot be read or written: {why}") from error
 
 
-def _serves(body: Mapping[str, Any], group: Group) -> bool:
+def _serves(old: Mapping[str, Any], group: Group) -> bool:
     """Say whether what is stored of a cell was measured as the group wants it."""
     # A cell without a time has no timer either, and another one would not change its status; but
     # for what an implementation does to its own process.
-    same_timer = group.timer in ("", body.get("timer", "")) or not body.get("timer")
-    isolated = bool(body.get("proof", {}).get("isolated"))
+    same_timer = group.timer in ("", old.get("timer", "")) or not old.get("timer")
+    isolated = bool(old.get("proof", {}).get("isolated"))
     same_timer = same_timer and isolated == (group.timer == ISOLATED)
-    same_code = bool(body.get("code", "") == group.code)
-    enough = precision.serves(body.get("precision", ""), group.precision)
+    same_code = bool(old.get("code", "") == group.code)
+    enough = precision.serves(old.get("precision", ""), group.precision)
     return same_code and same_timer and enough
 
 
@@ -275,30 +291,9 @@ def _readonly_uri(file: Path) -> str:
 
 def _row(measurement: Measurement, environment: str | None, written_at: str) -> tuple[Any, ...]:
     cell = measurement.cell
-    body = {
-        name: value
-        for name, value in dataclasses.asdict(measurement).items()
-        if name not in ("cell", "status", "samples_us", "environment")
-    }
     return (
         *(cell.key, cell.op, cell.impl, cell.direction, cell.case, cell.dtype, cell.layout),
         *(cell.device, str(measurement.status), environment, written_at),
-        json.dumps(body),
-        struct.pack(f"<{len(measurement.samples_us)}d", *measurement.samples_us),
-    )
-
-
-def _measurement(row: tuple[Any, ...]) -> Measurement:
-    *names, status, environment, body, samples = row
-    fields = json.loads(body)
-    if fields["accuracy"] is not None:
-        fields["accuracy"] = Accuracy(**fields["accuracy"])
-    fields["counts"] = {name: Count(**c) for name, c in fields.get("counts", {}).items()}
-    fields["hot_us"] = tuple(fields.get("hot_us", ()))
-    return Measurement(
-        cell=Cell(*names),
-        status=Status(status),
-        samples_us=struct.unpack(f"<{len(samples) // 8}d", samples),
-        environment=environment or "",
-        **fields,
+        body.to_json(measurement),
+        body.samples_to_bytes(measurement),
     )

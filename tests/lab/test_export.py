@@ -97,7 +97,7 @@ def test_a_carriage_return_becomes_a_line_end_in_csv():
     assert read_csv(to_csv(rows("a\r\nb\rc")))[1]["reason"] == "a\nb\nc"
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\n"])
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠"])
 def test_a_spreadsheet_runs_nothing(start):
     payload = f"{start}cmd|' /C calc'!A0"
     cells = read_csv(to_csv(rows(payload, op=payload)))[1]

@@ -27,8 +27,9 @@ from fuselab.comparison import (
     summary,
 )
 from fuselab.model import Measurement
+from fuselab.plain import plain
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
-from fuselab.report.tables import UNKNOWN, Notes, plain
+from fuselab.report.tables import UNKNOWN, Notes
 from fuselab.store import FILE_NAME, Store, StoreError
 
 Wanted = Mapping[str, Sequence[str]]
@@ -110,7 +111,7 @@ def _read(name: str) -> Side:
     if not path.is_file():
         raise StoreError(f"{name}: not there, expected a run's folder, its {FILE_NAME} or a .jsonl")
     try:
-        measured = metrics.from_jsonl(path.read_text(encoding="utf-8"))
+        measured = metrics.from_jsonl(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise StoreError(f"{name}: {error}") from error
     seen: set[str] = set()

@@ -14,11 +14,11 @@ from fuselab.commands import count, select
 from fuselab.commands.run import LOG, exit_code, measure
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement
+from fuselab.plain import plain
 from fuselab.plan import CEILING, Filters, PlanError
 from fuselab.report import counters, profile, roofline
 from fuselab.report.profile import Profile
 from fuselab.report.roofline import Peak
-from fuselab.report.tables import plain
 from fuselab.store import Store
 from fuseline.core.spec import OpSpec
 

@@ -13,7 +13,7 @@ from fuselab.metrics import Record
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
 from fuselab.report import build, html, plots, text
 from fuselab.report.files import replace
-from fuselab.store import STORED, Store
+from fuselab.store import STORED, Store, StoreError
 
 
 def run(
@@ -71,7 +71,9 @@ def _check(files: Mapping[str, Path], folder: Path) -> None:
 def _one_of(column: str, name: str | None, records: Sequence[Record]) -> str:
     """Return the name asked for, or the first there is; PlanError if it has no bandwidth."""
     have = list(dict.fromkeys(str(record[column]) for record in records))
-    wanted = DTYPE_ALIASES.get(name, name) if name else next(iter(have), "none")
+    if not have:
+        raise StoreError("--picture: no cell has a bandwidth to draw")
+    wanted = DTYPE_ALIASES.get(name, name) if name else have[0]
     if wanted not in have:
         raise PlanError(f"{column}: got {wanted!r}, expected one of: {', '.join(have)}")
     return wanted

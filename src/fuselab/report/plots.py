@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fuselab.metrics import Record
+from fuselab.plain import plain
 from fuselab.plan import CEILING
 from fuselab.report import tables
 from fuselab.report.files import replace
@@ -108,7 +109,7 @@ def _picture(charts: Sequence[Chart]) -> str:
         for index, chart in enumerate(charts):
             axes = figure.add_subplot(1, len(charts), index + 1)
             _draw(axes, chart, palette, "#3a3f47")
-            axes.set_title(tables.plain(chart.title), loc="left", color="#1c2026", fontsize=10)
+            axes.set_title(plain(chart.title), loc="left", color="#1c2026", fontsize=10)
         handles = {}
         for axes in figure.axes:
             lines, labels = axes.get_legend_handles_labels()
@@ -127,7 +128,7 @@ def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
     for series in chart.series:
         color = palette[series.name]
         style = {"color": color, "lw": 1.8 if series.role == "ours" else 1.1}
-        axes.plot(*_line(series), label=tables.plain(tables.label(series.name)), **style)
+        axes.plot(*_line(series), label=plain(tables.label(series.name)), **style)
         axes.plot(*zip(*series.points, strict=True), "o", color=color, ms=2.8, alpha=0.5, mew=0)
     if chart.ceiling.points:
         sizes, speeds = _line(chart.ceiling)

@@ -10,9 +10,10 @@ from typing import Any
 from fuselab import metrics
 from fuselab.metrics import Record
 from fuselab.model import Cell, Measurement
+from fuselab.plain import plain
 from fuselab.report import roofline
 from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point, Position, si
-from fuselab.report.tables import DIRECTIONS, UNKNOWN, number, percent, plain, size
+from fuselab.report.tables import DIRECTIONS, UNKNOWN, number, percent, size
 from fuselab.report.text import grid
 from fuselab.report.view import Column, Table, Value
 

@@ -14,7 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from fuselab.metrics import Record
 from fuselab.model import Status
-from fuselab.report import plots, tables
+from fuselab.plain import plain
+from fuselab.report import plots
 from fuselab.report.files import replace
 
 NO_PEAK = "compute roof not measured: run fuselab doctor"
@@ -131,7 +132,7 @@ def figure(positions: Sequence[Position]) -> Figure:
     for index, found in enumerate(positions):
         axes = picture.add_subplot(1, len(positions), index + 1)
         _draw(axes, found)
-        axes.set_title(tables.plain(found.title), loc="left", color="#1c2026", fontsize=10)
+        axes.set_title(plain(found.title), loc="left", color="#1c2026", fontsize=10)
     return picture
 
 
@@ -139,7 +140,7 @@ def _draw(axes: Any, found: Position) -> None:
     color = plots.colors([found.impl])[found.impl]
     for point, name, fill in ((found.measured, "measured", color), (found.model, "model", "none")):
         if point.visible:
-            label = f"{tables.plain(found.impl)}, {name}"
+            label = f"{plain(found.impl)}, {name}"
             style = {"mec": color, "mfc": fill, "ms": 6, "mew": 1.4, "ls": ""}
             axes.plot(point.intensity, point.flops_per_s, "o", label=label, **style)
     low, high = _span(found)

@@ -165,11 +165,6 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def plain(text: str) -> str:
-    """Return text on one line without control characters, which a terminal would obey."""
-    return "".join(char if char.isprintable() else " " for char in text)
-
-
 def number(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.3g}"
 

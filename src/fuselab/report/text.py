@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from fuselab.report.tables import plain
+from fuselab.plain import plain
 from fuselab.report.view import Table, Value, View
 
 
