@@ -30,7 +30,7 @@ def run(
     select.check_folder("--out", out)
     where = select.device_of(device)
     if where == "cpu":
-        raise PlanError("device: got 'cpu', where the inductor has no configurations to tune")
+        raise PlanError("device: got 'cpu', expected a GPU: Inductor tunes nothing on a CPU")
     found = tuned(subjects or names(), where, timeout)
     gpu = environment.collect(where).get("gpu", where)
     table = to_markdown(found, f"torch {environment.version('torch')}, {gpu}, float32, forward")

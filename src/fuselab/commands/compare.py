@@ -109,7 +109,9 @@ def _read(name: str) -> Side:
         with Store.open_readonly(path if path.is_dir() else path.parent) as store:
             return Side(name, tuple(store.measurements()), tuple(store.environment()))
     if not path.is_file():
-        raise StoreError(f"{name}: not there, expected a run's folder, its {FILE_NAME} or a .jsonl")
+        raise StoreError(
+            f"{name}: no such file or folder, expected a run's folder, its {FILE_NAME} or a .jsonl"
+        )
     try:
         measured = metrics.from_jsonl(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:

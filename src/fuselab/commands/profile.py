@@ -65,7 +65,7 @@ def _groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gr
     """Return the groups of the named cell: the implementation, eager and the ceiling."""
     (impl,) = filters.impls
     if impl == CEILING:
-        raise PlanError(f"impl: got {CEILING!r}, expected an implementation to hold against it")
+        raise PlanError(f"impl: got {CEILING!r}, expected an implementation to compare with it")
     select.groups(found, filters)  # names every mistake
     eager = {spec.eager.name for those in found.values() for spec in those if spec.eager}
     groups = select.groups(found, replace(filters, impls=(impl, *eager)))

@@ -55,4 +55,4 @@ def joules_per_call(
             opened = (now, energy, calls)
         elif now - opened[0] >= WINDOW_S:
             return (energy - opened[1]) / 1e3 / (calls - opened[2])
-    raise RuntimeError(f"the energy meter stood still for {PATIENCE_S:g} s")
+    raise RuntimeError(f"NVML's energy counter did not change for {PATIENCE_S:g} s")

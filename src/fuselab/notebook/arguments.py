@@ -29,7 +29,7 @@ def check_functions(impls: object, make_inputs: object, reference: object) -> No
         raise ValueError("impls: got no function, expected at least one by name")
     for name, fn in impls.items():
         if not isinstance(name, str) or not name:
-            raise TypeError(f"impls: got the name {name!r}, expected a text")
+            raise TypeError(f"impls: got the name {name!r}, expected a string")
         if name in RESERVED:
             raise ValueError(
                 f"impls: got the name {name!r}, which the lab gives a row of its own "

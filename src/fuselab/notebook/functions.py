@@ -123,7 +123,9 @@ def _check_inputs(inputs: Inputs, dtype: torch.dtype, device: torch.device) -> N
         raise ValueError("make_inputs: returned no tensor, expected at least one")
     for name, value in inputs.items():
         if not isinstance(name, str) or _GRADIENT.fullmatch(name):
-            raise ValueError(f"make_inputs: got the name {name!r}, expected a text, and not dy0")
+            raise ValueError(
+                f"make_inputs: got the name {name!r}, expected a string other than dy0"
+            )
         if _holds_tensors(value):
             raise ValueError(
                 f"make_inputs: {name} is a {type(value).__name__} of tensors, expected each "
