@@ -21,7 +21,7 @@ from fuselab.plain import plain
 FILE_NAME = "run.sqlite"
 STORED = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
 APPLICATION_ID = 0x46534C42  # "FSLB"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 30.0
 LONGEST = 300  # characters of an error that may quote what somebody else wrote
 
@@ -40,7 +40,7 @@ _SCHEMA = (
         op TEXT NOT NULL,
         impl TEXT NOT NULL,
         direction TEXT NOT NULL,
-        problem TEXT NOT NULL,
+        "case" TEXT NOT NULL,
         dtype TEXT NOT NULL,
         layout TEXT NOT NULL,
         device TEXT NOT NULL,
@@ -58,8 +58,14 @@ _UPSERT = """INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (key) DO UPDATE SET
         status = excluded.status, environment = excluded.environment,
         written_at = excluded.written_at, body = excluded.body, samples_us = excluded.samples_us"""
-_SELECT = """SELECT op, impl, direction, problem, dtype, layout, device,
+_SELECT = """SELECT op, impl, direction, {case}, dtype, layout, device,
     status, environment, body, samples_us FROM cell ORDER BY rowid"""
+# Up to schema 1 the column of the case had another name.
+_CASE_COLUMN = {1: "problem"}
+_FROM_1 = (
+    'ALTER TABLE cell RENAME COLUMN problem TO "case"',
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
 
 
 class StoreError(RuntimeError):
@@ -206,7 +212,9 @@ class Store:
     def measurements(self) -> Iterator[Measurement]:
         """Yield every measurement, in the order in which its cell was first written."""
         with _errors_name(self._file):
-            for *names, status, environment, text, samples in self._connection.execute(_SELECT):
+            case = _CASE_COLUMN.get(self._version(), '"case"')
+            rows = self._connection.execute(_SELECT.format(case=case))
+            for *names, status, environment, text, samples in rows:
                 try:
                     found = body.read(names, status, environment, text, samples)
                 except _UNREADABLE as error:
@@ -223,14 +231,17 @@ class Store:
         sql.execute("PRAGMA synchronous = FULL")
         sql.execute("PRAGMA foreign_keys = ON")
         with self._transaction() as transaction:
-            if not transaction.execute("PRAGMA user_version").fetchone()[0]:
-                for statement in _SCHEMA:
-                    transaction.execute(statement)
+            for statement in {0: _SCHEMA, 1: _FROM_1}.get(self._version(), ()):
+                transaction.execute(statement)
+
+    def _version(self) -> int:
+        """Return the schema's version, 0 of a file without one; another process may raise it."""
+        return int(self._connection.execute("PRAGMA user_version").fetchone()[0])
 
     def _check(self) -> None:
         sql = self._connection
         application = sql.execute("PRAGMA application_id").fetchone()[0]
-        version = sql.execute("PRAGMA user_version").fetchone()[0]
+        version = self._version()
         if application != APPLICATION_ID:
             raise StoreError(f"{self._file}: not a run of fuselab")
         if version > SCHEMA_VERSION:

@@ -27,7 +27,7 @@ NUMBERS: tuple[Any, ...] = (
     *("1", [], {}, [1e308] * 3, {"a": [math.nan]}),
 )
 BODIES = ("[]", "{", '{"a": "\\ud800"}', "[" * 50_000, '{"b": 1e999}', b"\xff")
-COLUMNS = ("op", "impl", "direction", "problem", "dtype", "layout", "device", "status",
+COLUMNS = ("op", "impl", "direction", '"case"', "dtype", "layout", "device", "status",
            "environment", "written_at", "body", "samples_us")  # fmt: skip
 FIELDS = ("reason", "timer", "hot_us", "host_us", "accuracy", "peak_bytes", "buffer_bytes", "code",
           "ideal_bytes", "flops", "proof", "counts", "precision", "new_field")  # fmt: skip

@@ -159,6 +159,25 @@ def test_a_newer_schema_is_named(tmp_path):
             opener(tmp_path)
 
 
+def test_a_run_of_the_first_schema_is_read_as_it_is_and_renamed_when_it_is_written(tmp_path):
+    with Store.open(tmp_path) as store:
+        store.write(GROUP, [FULL, broken()])
+    with sqlite3.connect(tmp_path / FILE_NAME) as raw:
+        raw.execute('ALTER TABLE cell RENAME COLUMN "case" TO problem')
+        raw.execute("PRAGMA user_version = 1")
+    raw.close()
+    with Store.open_readonly(tmp_path) as reader:
+        assert list(reader.measurements()) == [FULL, broken()]
+        with Store.open(tmp_path) as writer:
+            writer.write(GROUP, [ok("eager", 2.5)])
+            assert list(writer.measurements()) == [FULL, broken(), ok("eager", 2.5)]
+        assert list(reader.measurements()) == [FULL, broken(), ok("eager", 2.5)]
+    with sqlite3.connect(tmp_path / FILE_NAME) as raw:
+        assert raw.execute('SELECT DISTINCT "case" FROM cell').fetchall() == [("4x61",)]
+        assert raw.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    raw.close()
+
+
 def test_a_damaged_file_is_told(tmp_path):
     file = tmp_path / FILE_NAME
     with Store.open(tmp_path) as store:
