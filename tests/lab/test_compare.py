@@ -299,7 +299,7 @@ def test_runs_their_files_and_exports_compare_alike(base, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (None, ["not there", "run.sqlite"]),
+        (None, ["no such file or folder", "run.sqlite"]),
         ('{"op": "norm"}\n', ["line 1", "no 'samples_us'", "--samples"]),
         ("<html>\n", ["line 1"]),
         (b"\xff\xfe", ["utf-8"]),
