@@ -67,9 +67,11 @@ for step in "$@"; do
     for op in ${OPS:-softmax log_softmax double_softmax softmax_backward layer_norm norm_chain pointwise_chain \
       horizontal_reduction_pointwise horizontal_reduction_reduction bias_gelu bias_dropout_add}; do
       read -ra arguments <<<"${FUSION:---dtype fp32 --direction fwd}"
-      measure "fusion-$op" "$op" --suite fusion --precision quick "${arguments[@]}"
+      python3 -m fuselab run "$op" --suite fusion --precision quick --out "$runs/fusion" "${arguments[@]}" 2>&1 |
+        tee "$out/fusion-$op.log" | tail -n 12 || missed=1
     done
-    python3 tools/fusion_tables.py "$out" "$out"/fusion-*.csv
+    python3 -m fuselab report "$runs/fusion" --html "$runs/fusion/report.html" --markdown "$out/fusion.md" --grid "$out"
+    python3 -m fuselab export "$runs/fusion" --format csv >"$out/fusion.csv"
     ;;
   second)
     python3 -m pytest -m gpu -k second tests/ops 2>&1 | tee "$out/second-tests.txt" | tail -n 3

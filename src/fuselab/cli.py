@@ -242,6 +242,7 @@ def profile(
 @click.option("--picture", metavar="PATH.svg", help="Bandwidth over size, as a file of its own.")
 @click.option("--op", help="Operator of the picture; default: the first.")
 @click.option("--dtype", help="Dtype of the picture; default: the first.")
+@click.option("--grid", metavar="DIR", help="Ratios by size: tables and heat maps, a file each.")
 @as_json
 def report(run: str, **options: Any) -> int:
     """Write the report of a run: one HTML page and the same tables as Markdown."""

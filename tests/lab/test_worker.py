@@ -20,6 +20,7 @@ from fuselab.worker import (
     inputs,
     probe,
     problem,
+    protocol,
     specs,
 )
 from fuselab.worker.baselines import CompileWatch, Unsupported
@@ -352,6 +353,23 @@ def test_two_specs_of_one_name_are_refused(tmp_path: Any, toy: str) -> None:
     with pytest.raises(SpecError, match="two OpSpecs are named 'swish'"):
         specs.load(str(file))
     assert list(specs.load(toy)) == ["swish"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no memory\nHint: buy some", "RuntimeError: no memory"),
+        ("", "RuntimeError"),
+        (
+            "An exception occurred in a subprocess:\n\nName=k\nTraceback (most recent call last):\n"
+            "  File x, line 1\nRuntimeError: PassManager::run failed\n\nSet TORCHDYNAMO_VERBOSE=1",
+            "RuntimeError: An exception occurred in a subprocess: RuntimeError: PassManager::run "
+            "failed",
+        ),
+    ],
+)
+def test_an_error_is_one_line_with_its_cause(text: str, told: str) -> None:
+    assert protocol.describe(RuntimeError(text)) == told
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -10,8 +10,10 @@ from pathlib import Path
 from fuselab import metrics
 from fuselab.commands import exits
 from fuselab.metrics import Record
+from fuselab.model import Measurement
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
 from fuselab.report import build, html, plots, text
+from fuselab.report import grid as grids
 from fuselab.report.files import replace
 from fuselab.store import STORED, Store, StoreError
 
@@ -24,6 +26,7 @@ def run(
     picture: str | None = None,
     op: str | None = None,
     dtype: str | None = None,
+    grid: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Write the report of a run and print where it is; 3 if the run holds nothing."""
@@ -39,6 +42,7 @@ def run(
     if not measured:
         print(f"{folder}: the run holds no cell", file=sys.stderr)
         return exits.NO_DATA
+    tables = _grids(measured, Path(grid)) if grid else []
     if picture:
         records = metrics.records(measured)
         drawn = [row for row in records if row["role"] != CEILING and plots.drawable(row)]
@@ -47,11 +51,21 @@ def run(
     html.write_html(view, files["--html"])
     replace(files["--markdown"], text.to_markdown(view))
     written = {option.removeprefix("--"): path for option, path in files.items()}
+    written |= {f"grid/{path.name}": path for path in tables}
     if as_json:
         print(json.dumps({name: str(path) for name, path in written.items()}))
     else:
         print("\n".join(str(path) for path in written.values()))
     return exits.OK
+
+
+def _grids(measured: Sequence[Measurement], folder: Path) -> list[Path]:
+    if folder.exists() and not folder.is_dir():
+        raise PlanError(f"--grid: got {str(folder)!r}, a file; expected a folder")
+    try:
+        return grids.write(measured, folder)
+    except grids.NoGrid as error:
+        raise StoreError(f"--grid: {error}") from error
 
 
 def _check(files: Mapping[str, Path], folder: Path) -> None:

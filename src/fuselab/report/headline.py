@@ -144,7 +144,8 @@ def _ceiling(own: Sequence[Record], total: int) -> str:
     largest = max(known, key=lambda row: row["ideal_bytes"])
     mixes = ", ".join(dict.fromkeys(row["ceiling_mix"] for row in known if row["ceiling_mix"]))
     of = f" ({mixes} of the same bytes)" if mixes else ""
-    above = f" Over 100 % is possible: {ABOVE}." if max(shares) > 1 else ""
+    told = (median(shares), largest["ceiling_share"])
+    above = f" Over 100 % is possible: {ABOVE}." if max(told) > 1 else ""
     return (
         f"It reaches {percent(median(shares))} of the ceiling{of} in the median problem "
         f"({len(shares)} of {total}), and {percent(largest['ceiling_share'])} in the largest "
@@ -160,7 +161,9 @@ def tiles(
 ) -> tuple[Tile, ...]:
     """Return the figures: how much has a good number, speedups, the memory's bandwidth."""
     good = sum(row["status"] == "ok" for row in rows)
-    found = [Tile("cells with a good number", f"{good} / {len(rows)}")]
+    absent = sum(row["status"] == "unsupported" for row in rows)
+    apart = f"{absent} unsupported here" if absent else ""
+    found = [Tile("cells with a good number", f"{good} / {len(rows) - absent}", apart)]
     for name, part in sections:
         speedups = Speedups(part, standings)
         if speedups.ratios:

@@ -11,19 +11,19 @@ from fuselab.report.view import Table, Value, View
 
 def to_markdown(view: View) -> str:
     """Return the report as Markdown: one table of times, in us, a direction and dtype."""
-    parts = [f"# {_escape(view.title)}"]
-    parts += [f"**{_escape(notice)}**" for notice in view.notices]
-    parts.append("\n".join(f"- {_escape(name)}: {_escape(text)}" for name, text in view.facts))
+    parts = [f"# {escape(view.title)}"]
+    parts += [f"**{escape(notice)}**" for notice in view.notices]
+    parts.append("\n".join(f"- {escape(name)}: {escape(text)}" for name, text in view.facts))
     parts.append("Cells: " + ", ".join(f"{count} {name}" for name, count in view.statuses) + ".")
     for section in view.sections:
-        parts.append(f"## {_escape(section.title)}")
-        parts.append(_escape(" ".join(section.summary)))
+        parts.append(f"## {escape(section.title)}")
+        parts.append(escape(" ".join(section.summary)))
         for table in section.times:
-            parts.append(f"### {_escape(table.title)}")
+            parts.append(f"### {escape(table.title)}")
             parts.append(_markdown_table(table))
     for table in (view.unmeasured, view.accuracy, view.costs, view.counters):
         if table.rows:
-            parts += [f"## {_escape(table.title)}", _markdown_table(table)]
+            parts += [f"## {escape(table.title)}", _markdown_table(table)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -43,15 +43,15 @@ def to_terminal(view: View) -> str:
 def _markdown_table(table: Table) -> str:
     def text(value: Value) -> str:
         bold = "**" if value.kind == "best" else ""
-        return f"{bold}{_escape(value.text)}{bold}" + (f" [{value.note}]" if value.note else "")
+        return f"{bold}{escape(value.text)}{bold}" + (f" [{value.note}]" if value.note else "")
 
-    lines = _aligned(table, text, _escape)
+    lines = _aligned(table, text, escape)
     rule = [
         "-" * (width - 1) + ":" if column.numeric else "-" * width
         for column, width in zip(table.columns, map(len, lines[0]), strict=True)
     ]
     rows = [f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:])]
-    notes = [f"{index}. {_escape(note)}" for index, note in enumerate(table.notes, 1)]
+    notes = [f"{index}. {escape(note)}" for index, note in enumerate(table.notes, 1)]
     return "\n".join(rows) + ("\n\n" + "\n".join(notes) if notes else "")
 
 
@@ -83,7 +83,7 @@ def _padded(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -
     ]
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Return text that Markdown shows as it is; an underscore inside a word needs no help."""
     text = re.sub(r"[\\`*|\[\]]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])", r"\\\g<0>", plain(text))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +15,8 @@ from fuselab.model import Status
 Emit = Callable[..., None]
 
 PROBED = 1000
+# How Python prints what was raised, in the text of another error.
+_RAISED = re.compile(r"[A-Za-z_][\w.]*: \S")
 
 
 class Fatal(Exception):
@@ -25,12 +28,20 @@ class Fatal(Exception):
 
 
 def describe(error: BaseException) -> str:
-    """Return the error as one line: its type and the first line of its message."""
+    """Return the error as one line: its type and the first line of its message.
+
+    A first line that ends in a colon announces another error (Inductor's, from a compile
+    process): the last line that raises one is added.
+    """
     try:
         lines = str(error).strip().splitlines()
     except Exception:
         lines = []  # an exception of a user may be broken too
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    raised = [line for line in lines[1:] if _RAISED.match(line)]
+    cause = f" {raised[-1]}" if raised and lines[0].endswith(":") else ""
+    return f"{type(error).__name__}: {lines[0]}{cause}"
 
 
 def judge(error: BaseException, impl: str, phase: str, device: torch.device) -> str:

@@ -1,0 +1,205 @@
+"""Ratios over a grid of sizes: rows by the leading dimensions of a case, columns by the last."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.colors import TwoSlopeNorm
+from matplotlib.figure import Figure
+
+from fuselab import metrics
+from fuselab.comparison import Verdict
+from fuselab.metrics import Record
+from fuselab.model import Measurement
+from fuselab.plain import plain
+from fuselab.plan import CEILING
+from fuselab.report import plots, tables
+from fuselab.report.files import replace
+from fuselab.report.standing import Standings
+from fuselab.report.text import escape
+
+OURS = "ours"
+RATIOS = (("eager", OURS), ("compile", OURS), ("eager", "compile"))
+SIZE = re.compile(r"(\d+(?:x\d+)*)x(\d+)")
+_TIMES = {"cupti": "kernel time with a cold cache", "wall": "wall time with a cold cache"}
+_SUMMARY = (
+    *("operator", "direction", "dtype", "device", "cells"),
+    *("eager / ours", "compile / ours", "compile / ours, from 4 MB"),
+    *("share of the ceiling, from 256 MB", "compile / ours on the host, below 1 MB"),
+    "slower than a rival",
+)
+
+Size = tuple[str, int]
+Times = Mapping[str, Record]
+
+
+class NoGrid(ValueError):
+    """A run that has nothing to draw a grid of; the text says why."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One operator, direction, dtype and device: the good records of each size by implementation.
+
+    The fastest own implementation is there as `ours` too. slower: sizes at which it is slower than
+    another, by compare's verdict.
+    """
+
+    key: tuple[str, str, str, str]
+    cells: Mapping[Size, Times]
+    slower: tuple[Size, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of its files."""
+        op, direction, dtype, device = self.key
+        parts = (op, direction, dtype, *((device,) if device != "cuda:0" else ()))
+        return re.sub(r"[^\w.-]", "-", "-".join(parts))
+
+
+def write(measured: Sequence[Measurement], folder: Path) -> list[Path]:
+    """Write a page of tables and a heat map for each grid, and summary.md; NoGrid if none."""
+    grids = build(measured)
+    lines = [_line(_SUMMARY), "|---" * len(_SUMMARY) + "|", *map(_summary, grids)]
+    written = [replace(folder / "summary.md", "\n".join(lines) + "\n")]
+    for grid in grids:
+        written.append(replace(folder / f"{grid.name}.md", _page(grid)))
+        above = "compile" if _known(grid, "compile", OURS) else "eager"
+        if _known(grid, above, OURS):
+            written.append(replace(folder / f"{grid.name}.svg", _heat_map(grid, above)))
+    return written
+
+
+def build(measured: Sequence[Measurement]) -> list[Grid]:
+    """Return the grids of a run, of cases that are named by their sizes (128x1024, 4x128x1024)."""
+    rows = [row for row in metrics.records(measured) if SIZE.fullmatch(row["case"])]
+    if not rows:
+        raise NoGrid("no case is named by its sizes, like those of the suite fusion (128x1024)")
+    good = [row for row in rows if row["status"] == "ok"]
+    own = tables.best_own(good)
+    if not own:
+        noisy = sum(row["status"] == "noisy" for row in rows)
+        raise NoGrid(f"no own implementation has a good time: {noisy} of {len(rows)} are noisy")
+    standings = Standings(measured, tables.implementations(rows))
+    parts: dict[tuple[str, str, str, str], dict[Size, dict[str, Record]]] = {}
+    for row in good:
+        parts.setdefault(_key(row), {}).setdefault(_size(row), {})[row["impl"]] = row
+    for row in own:
+        parts[_key(row)][_size(row)][OURS] = row
+    return [
+        Grid(key, cells, tuple(size for size, times in cells.items() if _slower(times, standings)))
+        for key, cells in sorted(parts.items())
+        if any(OURS in times for times in cells.values())
+    ]
+
+
+def _key(row: Record) -> tuple[str, str, str, str]:
+    return row["op"], row["direction"], row["dtype"], row["device"]
+
+
+def _size(row: Record) -> Size:
+    found = SIZE.fullmatch(row["case"])
+    assert found
+    return found[1], int(found[2])
+
+
+def _slower(times: Times, standings: Standings) -> bool:
+    ours = times.get(OURS)
+    rivals = [name for name, row in times.items() if row["role"] not in ("ours", CEILING)]
+    beside = [standings.speedup(name, ours) for name in rivals] if ours else []
+    return any(found is not None and found[0] is Verdict.SLOWER for found in beside)
+
+
+def _us(times: Times, impl: str, column: str = "median_us") -> float:
+    value = times[impl][column] if impl in times else None
+    return math.nan if value is None else float(value)
+
+
+def _ratio(times: Times, above: str, below: str, column: str = "median_us") -> float:
+    divisor = _us(times, below, column)
+    return _us(times, above, column) / divisor if divisor else math.nan
+
+
+def _known(grid: Grid, above: str, below: str) -> bool:
+    return any(not math.isnan(_ratio(times, above, below)) for times in grid.cells.values())
+
+
+def _axes(grid: Grid) -> tuple[list[str], list[int]]:
+    rows = sorted({m for m, _ in grid.cells}, key=lambda m: (math.prod(map(int, m.split("x"))), m))
+    return rows, sorted({n for _, n in grid.cells})
+
+
+def _page(grid: Grid) -> str:
+    timer = next(row["timer"] for times in grid.cells.values() for row in times.values())
+    head = f"# {escape(' '.join(grid.key))}: {_TIMES.get(timer, 'times')}"
+    found = [_table(grid, *pair) for pair in RATIOS if _known(grid, *pair)]
+    return "\n\n".join([head, *(found or ["No other implementation has a good time."])]) + "\n"
+
+
+def _table(grid: Grid, above: str, below: str) -> str:
+    """Return ratios as a Markdown table, empty where one of the two has no good time."""
+    rows, columns = _axes(grid)
+    lines = [_line(["M \\ N", *map(str, columns)]), "|---" * (len(columns) + 1) + "|"]
+    for m in rows:
+        values = [_ratio(grid.cells.get((m, n), {}), above, below) for n in columns]
+        lines.append(_line([m, *("" if math.isnan(v) else f"{v:.2f}" for v in values)]))
+    return "\n".join([f"{above} / {below}", "", *lines])
+
+
+def _summary(grid: Grid) -> str:
+    known = [times for times in grid.cells.values() if OURS in times]
+    big = [t for t in known if _us(t, OURS, "ideal_bytes") >= 4e6]
+    huge = [t for t in known if _us(t, OURS, "ideal_bytes") >= 256e6]
+    small = [t for t in known if _us(t, OURS, "ideal_bytes") < 1e6]
+    shares = [t[OURS]["ceiling_share"] for t in huge if t[OURS]["ceiling_share"]]
+    slower = " ".join(f"{m}x{n}" for m, n in grid.slower)
+    return _line(
+        (
+            *map(escape, grid.key),
+            str(len(known)),
+            _mean(_ratio(t, "eager", OURS) for t in known),
+            _mean(_ratio(t, "compile", OURS) for t in known),
+            _mean(_ratio(t, "compile", OURS) for t in big),
+            f"{100 * min(shares):.0f} to {100 * max(shares):.0f} %" if shares else "",
+            _mean(_ratio(t, "compile", OURS, "host_us") for t in small),
+            f"{len(grid.slower)}: {slower}" if slower else "0",
+        )
+    )
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _mean(values: Iterable[float]) -> str:
+    known = [value for value in values if value > 0]
+    return f"{tables.geometric_mean(known):.2f}" if known else ""
+
+
+def _heat_map(grid: Grid, above: str) -> str:
+    """Return above / ours over both axes; white where both are equal."""
+    rows, columns = _axes(grid)
+    values = [[_ratio(grid.cells.get((m, n), {}), above, OURS) for n in columns] for m in rows]
+    with rc_context(plots.STYLE):
+        size = (2 + 0.45 * len(columns), 1.6 + 0.36 * len(rows))
+        figure = Figure(figsize=size, layout="constrained")
+        axes: Any = figure.subplots()
+        scale = TwoSlopeNorm(1.0, vmin=0.5, vmax=3.0)
+        image = axes.imshow(values, cmap="RdYlGn", norm=scale, origin="lower", aspect="auto")
+        for i, row in enumerate(values):
+            for j, value in enumerate(row):
+                if not math.isnan(value):
+                    ink = "white" if value > 2.5 or value < 0.6 else "black"
+                    text = f"{value:.2f}"
+                    axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color=ink)
+        axes.set_xticks(range(len(columns)), map(str, columns), rotation=45, fontsize=7)
+        axes.set_yticks(range(len(rows)), rows, fontsize=7)
+        axes.set(xlabel="N", ylabel="M", title=plain(" ".join(grid.key)))
+        figure.colorbar(image, label=f"{above} / ours")
+        return plots.to_svg(figure, transparent=False)
