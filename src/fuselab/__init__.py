@@ -16,7 +16,7 @@ __all__ = ["Results", "assert_fused", "compare"]
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """Load a function's part of the lab, and torch with it, when it is first asked for."""
+        """Load a function's part of the lab, and torch with it, at its first use."""
         if name in __all__:
             before = set(os.environ)
             home = "fusion.assertion" if name == "assert_fused" else "notebook"

@@ -184,7 +184,7 @@ def run(
     type=click.FloatRange(min=1),
     default=300,
     show_default=True,
-    help="The same command goes on where this ended.",
+    help="Rerun the same command to resume.",
 )
 @click.option("--out", metavar="FILE", help="Default: where the operator looks for it.")
 @click.option(

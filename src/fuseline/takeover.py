@@ -212,7 +212,7 @@ def _switch() -> None:
     for pair, on in sorted(_wanted().items()):
         if on == (pair in _on):
             continue
-        # Said once in a process, of what was asked for.
+        # Said once in a process, about the operators that were named.
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=f"(?s).*{OVERRIDDEN}")
             _HeardByPython.call(pair[0], KEYS[pair[1]], on)

@@ -30,7 +30,7 @@ PRIVATE_WORDS = {
     r"a name asks for one": "pass a name to force an implementation",
     r"goes on where (this|it) ended": "rerun to resume",
     r"\bcold rooms?\b": "modules that do not load torch",
-    r"\baskew\b": "misaligned",
+    r"askew": "misaligned",
     r"\bfurniture\b": "required files",
 }
 
@@ -82,3 +82,30 @@ def test_a_decision_is_one_page(page: Path) -> None:
     assert re.match(rf"# {page.name[:4]} \S", text)
     assert re.search(r"^Date: \d{4}-\d\d-\d\d\. Status: \w+\.", text, re.MULTILINE)
     assert len(text.splitlines()) <= 60
+
+
+# Names that code had for what the field has names for.
+PRIVATE_NAMES = {
+    r"\bArrival\b": "Mbarrier",
+    r"\bAnswers\b": "PerDeviceCache",
+    r"\bsecond_look\b|SecondLook": "fallback",
+    r"\bin_front\b": "move_batch_dim_to_front",
+    r"rows::(Plain|Alone)\b": "DefaultTraits, NoEpilogueOperands",
+}
+SOURCES = [
+    path
+    for folder in ("src", "tests/cuda_on_cpu", "tools")
+    for path in sorted((ROOT / folder).rglob("*"))
+    if path.suffix in (".py", ".cpp", ".cu", ".cuh", ".h", ".jinja", ".html")
+]
+
+
+@pytest.mark.parametrize(("words", "better"), (PRIVATE_WORDS | PRIVATE_NAMES).items())
+def test_code_uses_the_words_of_the_field(words: str, better: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in SOURCES
+        for line in path.read_text().splitlines()
+        if re.search(words, line, re.IGNORECASE if words in PRIVATE_WORDS else 0)
+    ]
+    assert found == [], f"say {better}"

@@ -8,7 +8,7 @@ from checker import model
 from checker.wrong_weight_gradient import fn as wrong_weight_gradient
 
 from fuseline.testing import Case, accuracy, check, make_dys
-from fuseline.testing.conditioning import SecondLook
+from fuseline.testing.conditioning import Recheck
 
 CASES = (Case("7x1", {"shape": (7, 1)}), Case("3x2", {"shape": (3, 2)}))
 
@@ -19,7 +19,7 @@ def test_every_draw_moves_every_input_by_one_rounding(dtype):
     generator = torch.Generator().manual_seed(5)
     inputs = model.make_inputs(CASES[0], dtype, torch.device("cpu"), generator)
     dys = make_dys([inputs["x"]], generator)
-    draws = list(SecondLook(spec, model.eager, inputs, dys, generator)._draws(dtype))
+    draws = list(Recheck(spec, model.eager, inputs, dys, generator)._draws(dtype))
     assert len(draws) > 1
     for moved, (dy,) in draws:
         for before, after in ((inputs["x"], moved["x"]), (dys[0], dy)):
@@ -34,7 +34,7 @@ def test_cancelled_sum_is_judged_by_what_rounding_its_terms_does():
     inputs = {"x": torch.rand(3, 1, dtype=torch.float64) + 1e3, "weight": dy[0], "eps": 1e-6}
     spec = model.spec(model.RMSNorm.call)
     exact = accuracy.oracle(spec, inputs, "bwd", (dy,))["weight"]
-    look = SecondLook(spec, model.eager, inputs, (dy,), torch.Generator().manual_seed(5))
+    look = Recheck(spec, model.eager, inputs, (dy,), torch.Generator().manual_seed(5))
     for off, fine in ((4 * 2.0**-52, True), (64 * 2.0**-52, False)):
         mine = accuracy.errors(spec, inputs, "bwd", {"weight": exact + off}, (dy,))["weight"]
         assert mine.scaled > 2000

@@ -203,7 +203,7 @@ def test_only_what_is_asked_for(backward, n) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "n"), [(F32, 256), (F32, 2048), (BF16, 1024), (F32, 20000)])
-def test_rows_askew(backward, dtype, n) -> None:
+def test_misaligned_rows(backward, dtype, n) -> None:
     dy, x = rows((ROWS, n), dtype), rows((ROWS, n), dtype, stride=n + 3)
     weight = torch.randn(n)
     assert_gradients(run_backward(backward, dy, x, weight), dy, x, weight)
@@ -353,7 +353,7 @@ def test_gelu_without_rows(gelu) -> None:
 @pytest.mark.parametrize("numel", [1, 2, 7, 8, 1024, 1025, 5000])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_pointwise_chain(chain, dtype, numel) -> None:
-    """Angles near and far, of which bfloat16's have a way of their own; addresses askew."""
+    """Angles near and far, of which bfloat16's have a way of their own; addresses misaligned."""
     for stride in (None, numel + 3):
         x, dy = (rows((1, numel), dtype, spread=s, stride=stride) for s in (30.0, 1.0))
         x[:, ::5] *= 1e5

@@ -1,4 +1,4 @@
-"""What ran on the GPU, by the names of the kernels, and tensors that lie askew there."""
+"""What ran on the GPU, by the names of the kernels, and tensors that lie misaligned there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def kernels(call: Callable[[], object]) -> list[str]:
     return [e.key.replace("__nv_bfloat16", "B") for e in prof.key_averages()]
 
 
-def askew(shape: tuple[int, ...], offset: int, dtype: torch.dtype) -> torch.Tensor:
+def misaligned(shape: tuple[int, ...], offset: int, dtype: torch.dtype) -> torch.Tensor:
     """Normal numbers `offset` elements behind an aligned address, with NaN on either side."""
     size = torch.Size(shape).numel()
     flat = torch.full((size + offset + 64,), torch.nan, device="cuda", dtype=dtype)

@@ -1,4 +1,4 @@
-"""add_rms_norm in CUDA C++: each regime's kernel, rows askew, ranges, each gradient alone."""
+"""add_rms_norm in CUDA C++: each regime's kernel, rows misaligned, ranges, each gradient alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.on_a_gpu import askew, kernels
+from ops.on_a_gpu import kernels, misaligned
 
 import fuseline
 from fuseline import table
@@ -25,8 +25,8 @@ pytestmark = pytest.mark.gpu
 
 
 def _inputs(rows: int, n: int, offset: int, dtype: torch.dtype) -> dict[str, Any]:
-    x, residual = (askew((rows, n), offset, dtype) for _ in range(2))
-    return {"x": x, "residual": residual, "weight": askew((n,), offset, dtype), "eps": 1e-6}
+    x, residual = (misaligned((rows, n), offset, dtype) for _ in range(2))
+    return {"x": x, "residual": residual, "weight": misaligned((n,), offset, dtype), "eps": 1e-6}
 
 
 def _trial(dtype: torch.dtype) -> Trial:
@@ -62,7 +62,7 @@ def test_each_regime_runs_its_kernel(n: int, offset: int, forward: str, backward
     inputs = _inputs(5, n, offset, torch.bfloat16)
     leaves = [inputs[name].requires_grad_() for name in ("x", "residual", "weight")]
     outputs = fuseline.add_rms_norm(**inputs, impl="cuda")
-    dys = [askew((5, n), offset, torch.bfloat16) for _ in range(2)]
+    dys = [misaligned((5, n), offset, torch.bfloat16) for _ in range(2)]
     with torch.no_grad():
         names = kernels(lambda: fuseline.add_rms_norm(**inputs))
     assert any(forward in k for k in names), names
@@ -79,14 +79,14 @@ def test_each_regime_keeps_the_budget(n: int, offset: int, dtype: torch.dtype, w
     for rows in (3, 5000 if n < 2000 else 300 if n < 100000 else 40):
         inputs = _inputs(rows, n, offset, dtype)
         if weight == "float32":
-            inputs["weight"] = askew((n,), offset, torch.float32)
+            inputs["weight"] = misaligned((n,), offset, torch.float32)
         elif weight == "none":
             inputs["weight"] = None
         with torch.no_grad():
             _, h = fuseline.add_rms_norm(**inputs, impl="cuda")
         assert torch.equal(h, inputs["x"] + inputs["residual"])
         assert trial.wrong(inputs, "fwd") is None
-        dys = tuple(askew((rows, n), offset, dtype) for _ in range(2))
+        dys = tuple(misaligned((rows, n), offset, dtype) for _ in range(2))
         assert trial.wrong(inputs, "bwd", dys) is None
 
 
@@ -97,7 +97,7 @@ def test_rows_that_no_block_holds_keep_the_budget(packs: int, dtype: torch.dtype
     n, trial = packs * 16 // dtype.itemsize, _trial(dtype)
     for rows in (1, 2, 530 if packs > 49000 else 41):
         inputs = _inputs(rows, n, 0, dtype)
-        dys = tuple(askew((rows, n), 0, dtype) for _ in range(2))
+        dys = tuple(misaligned((rows, n), 0, dtype) for _ in range(2))
         assert trial.wrong(inputs, "bwd", dys) is None
 
 
@@ -107,9 +107,9 @@ def test_any_one_tensor_may_lie_askew(n: int, dtype: torch.dtype) -> None:
     trial = _trial(dtype)
     for which in range(5):
         offsets = [int(i == which) for i in range(5)]
-        x, residual, dy, dh = (askew((33, n), o, dtype) for o in offsets[:4])
+        x, residual, dy, dh = (misaligned((33, n), o, dtype) for o in offsets[:4])
         inputs = {"x": x, "residual": residual, "eps": 1e-6}
-        inputs["weight"] = askew((n,), offsets[4], dtype)
+        inputs["weight"] = misaligned((n,), offsets[4], dtype)
         assert trial.wrong(inputs, "fwd") is None
         assert trial.wrong(inputs, "bwd", (dy, dh)) is None
 
@@ -129,8 +129,8 @@ def _all(
 @pytest.mark.parametrize(("n", "offset"), LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_row_does_not_know_its_batch(n: int, offset: int, dtype: torch.dtype) -> None:
-    x, residual, dy, dh = (askew((41, n), offset, dtype) for _ in range(4))
-    weight = askew((n,), offset, dtype)
+    x, residual, dy, dh = (misaligned((41, n), offset, dtype) for _ in range(4))
+    weight = misaligned((n,), offset, dtype)
     together = _all(x, residual, weight, dy, dh)[:4]
     for rows in (slice(0, 1), slice(17, 18), slice(32, 41)):
         alone = _all(x[rows], residual[rows], weight, dy[rows], dh[rows])[:4]
@@ -141,8 +141,8 @@ def test_a_row_does_not_know_its_batch(n: int, offset: int, dtype: torch.dtype) 
 @pytest.mark.parametrize(("n", "offset"), LENGTHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_each_gradient_alone_is_as_with_the_others(n: int, offset: int, dtype: torch.dtype) -> None:
-    x, residual, dy, dh = (askew((200, n), offset, dtype) for _ in range(4))
-    weight = askew((n,), offset, dtype)
+    x, residual, dy, dh = (misaligned((200, n), offset, dtype) for _ in range(4))
+    weight = misaligned((n,), offset, dtype)
     _, h, rstd = OPS._add_rms_norm_fwd(x, residual, weight, 1e-6)
     for added in (dh, None):
         args = (dy, added, h, weight, rstd)

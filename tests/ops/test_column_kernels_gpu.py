@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from ops.on_a_gpu import askew, kernels
+from ops.on_a_gpu import kernels, misaligned
 
 import fuseline
 from fuseline import table
@@ -28,10 +28,10 @@ def _inputs(
 ) -> dict[str, torch.Tensor]:
     """Those of an operator along dimension 1, `offset` elements behind an aligned address."""
     torch.manual_seed(sum(shape))
-    x = askew(shape, offset, dtype)
+    x = misaligned(shape, offset, dtype)
     if op != "softmax_backward":
         return {"x": x}
-    y = askew(shape, offset, dtype)
+    y = misaligned(shape, offset, dtype)
     return {"dy": x, "y": y.copy_(y.float().softmax(1))}
 
 
@@ -39,7 +39,7 @@ def _right(op: str, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0)
     """Output and gradients keep the budget of rows, and nothing is copied."""
     spec, call = table.load()[op], partial(getattr(fuseline, op), dim=1, impl="cuda")
     inputs = _inputs(op, shape, dtype, offset)
-    dy, before = askew(shape, offset, dtype), native.copies()
+    dy, before = misaligned(shape, offset, dtype), native.copies()
     leaves = {name: t.requires_grad_() for name, t in inputs.items()}
     y = call(**leaves)
     grads = torch.autograd.grad(y, leaves.values(), dy)

@@ -64,8 +64,10 @@ def test_a_gradient_that_has_no_place(device: str) -> None:
     x, rstd = _many_rows(one), one[0, :1].expand(ROWS)
     _assert_refused(lambda: OPS._rms_norm_bwd(x, x, None, rstd, True, False), device)
     _assert_refused(lambda: OPS._softmax_bwd(x, x, -1), device)
-    askew = torch.randn(3, 5, device=device).t()[None].expand(ROWS, 5, 3)
-    _assert_refused(lambda: OPS._softmax_bwd(askew, askew, -1), device)  # the copy has none
+    misaligned = torch.randn(3, 5, device=device).t()[None].expand(ROWS, 5, 3)
+    _assert_refused(
+        lambda: OPS._softmax_bwd(misaligned, misaligned, -1), device
+    )  # the copy has none
 
 
 @pytest.mark.gpu

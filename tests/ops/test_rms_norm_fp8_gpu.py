@@ -1,4 +1,4 @@
-"""rms_norm_fp8 in CUDA C++: each regime's kernel, rows askew, ranges, a scale that changes."""
+"""rms_norm_fp8 in CUDA C++: each regime's kernel, rows misaligned, ranges, a scale that changes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.on_a_gpu import askew, kernels
+from ops.on_a_gpu import kernels, misaligned
 from ops.test_rms_norm_fp8 import FP8, same
 
 import fuseline
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.gpu
 
 
 def _inputs(rows: int, n: int, offset: int, dtype: torch.dtype) -> dict[str, Any]:
-    x, weight = askew((rows, n), offset, dtype), askew((n,), offset, dtype)
+    x, weight = misaligned((rows, n), offset, dtype), misaligned((n,), offset, dtype)
     return {"x": x, "weight": weight, "scale": torch.tensor([0.013], device="cuda"), "eps": 1e-6}
 
 
@@ -68,7 +68,7 @@ def test_each_regime_keeps_the_budget(n: int, offset: int, dtype: torch.dtype, w
     for rows in (3, 5000 if n < 2000 else 300):
         inputs = _inputs(rows, n, offset, dtype)
         if weight == "float32":
-            inputs["weight"] = askew((n,), offset, torch.float32)
+            inputs["weight"] = misaligned((n,), offset, torch.float32)
         elif weight == "none":
             inputs["weight"] = None
         assert _trial(dtype).wrong(inputs, "fwd") is None
@@ -79,8 +79,8 @@ def test_each_regime_keeps_the_budget(n: int, offset: int, dtype: torch.dtype, w
 def test_any_one_tensor_may_lie_askew(n: int, dtype: torch.dtype) -> None:
     for askew_x, askew_weight in ((1, 0), (0, 1), (2, 3)):
         inputs = _inputs(33, n, 0, dtype)
-        inputs["x"] = askew((33, n), askew_x, dtype)
-        inputs["weight"] = askew((n,), askew_weight, dtype)
+        inputs["x"] = misaligned((33, n), askew_x, dtype)
+        inputs["weight"] = misaligned((n,), askew_weight, dtype)
         assert _trial(dtype).wrong(inputs, "fwd") is None
 
 

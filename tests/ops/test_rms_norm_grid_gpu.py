@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ops.on_a_gpu import askew, kernels
+from ops.on_a_gpu import kernels, misaligned
 
 from fuseline import table
 from fuseline.testing.trial import Trial, same_bits
@@ -36,19 +36,19 @@ def test_shared_rows_keep_the_budget(packs: int, dtype: torch.dtype, weight: str
     kind = torch.float32 if weight == "float32" else dtype
     for rows in (1, 41, RINGS) if packs < 20000 else (1, 2, 41):
         inputs = {
-            "x": askew((rows, n), 0, dtype),
-            "weight": None if weight == "none" else askew((n,), 0, kind),
+            "x": misaligned((rows, n), 0, dtype),
+            "weight": None if weight == "none" else misaligned((n,), 0, kind),
             "eps": 1e-6,
         }
         assert _trial(dtype).wrong(inputs, "fwd") is None
-        assert _trial(dtype).wrong(inputs, "bwd", (askew((rows, n), 0, dtype),)) is None
+        assert _trial(dtype).wrong(inputs, "bwd", (misaligned((rows, n), 0, dtype),)) is None
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("packs", PACKS)
 def test_shared_rows_know_neither_batch_nor_gradients(packs: int, dtype: torch.dtype) -> None:
     n = _length(packs, dtype)
-    x, dy, weight = (askew(shape, 0, dtype) for shape in ((41, n), (41, n), (n,)))
+    x, dy, weight = (misaligned(shape, 0, dtype) for shape in ((41, n), (41, n), (n,)))
     y, rstd = OPS._rms_norm_fwd(x, weight, 1e-6)
     dx, dweight = OPS._rms_norm_bwd(dy, x, weight, rstd, True, True)
     names = kernels(lambda: OPS.rms_norm(x, weight, 1e-6))
@@ -69,7 +69,7 @@ def test_shared_rows_know_neither_batch_nor_gradients(packs: int, dtype: torch.d
 def test_a_row_out_of_range_disturbs_no_other(dtype: torch.dtype) -> None:
     """Squares that overflow, vanish, or are NaN or Inf, in the midst of rows that have none."""
     n = _length(20000, dtype)
-    x, weight = askew((RINGS, n), 0, dtype), askew((n,), 0, dtype)
+    x, weight = misaligned((RINGS, n), 0, dtype), misaligned((n,), 0, dtype)
     plain, plain_rstd = OPS._rms_norm_fwd(x, weight, 0.0)
     info = torch.finfo(dtype)
     odd = {3: info.max / 8, 4: info.tiny, 150: torch.inf, 299: torch.nan}
@@ -91,14 +91,18 @@ def test_groups_write_several_parts_of_dweight(dtype: torch.dtype) -> None:
     """Of more rows than all groups add up before they write a part."""
     rows = torch.cuda.get_device_properties(0).multi_processor_count // 8 * 64 + 5
     n = _length(8193, dtype)
-    inputs = {"x": askew((rows, n), 0, dtype), "weight": askew((n,), 0, dtype), "eps": 1e-6}
-    assert _trial(dtype).wrong(inputs, "bwd", (askew((rows, n), 0, dtype),)) is None
+    inputs = {
+        "x": misaligned((rows, n), 0, dtype),
+        "weight": misaligned((n,), 0, dtype),
+        "eps": 1e-6,
+    }
+    assert _trial(dtype).wrong(inputs, "bwd", (misaligned((rows, n), 0, dtype),)) is None
 
 
 def test_shared_rows_run_in_a_captured_graph() -> None:
     """Sums of the replay before are not taken for those of this one."""
     n = 200000
-    x, dy, weight = (askew(shape, 0, torch.bfloat16) for shape in ((33, n), (33, n), (n,)))
+    x, dy, weight = (misaligned(shape, 0, torch.bfloat16) for shape in ((33, n), (33, n), (n,)))
 
     def both() -> tuple[torch.Tensor, ...]:
         y, rstd = OPS._rms_norm_fwd(x, weight, 1e-6)
@@ -120,7 +124,7 @@ def test_shared_rows_run_in_a_captured_graph() -> None:
 def test_two_streams_share_rows_at_once() -> None:
     """Each waits until the GPU holds all its blocks, not for the other's."""
     n = 1 << 18
-    xs = [askew((200, n), 0, torch.bfloat16) for _ in range(2)]
+    xs = [misaligned((200, n), 0, torch.bfloat16) for _ in range(2)]
     expected = [OPS.rms_norm(x, None, 1e-6) for x in xs]
     streams = [torch.cuda.Stream() for _ in xs]
     torch.cuda.synchronize()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.on_a_gpu import askew, kernels
+from ops.on_a_gpu import kernels, misaligned
 
 import fuseline
 from fuseline import table
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.gpu
 def _forward_inputs(op: str, packs: int, dtype: torch.dtype) -> dict[str, Any]:
     n = packs * 16 // dtype.itemsize
     names = ("x", "residual") if op == "add_rms_norm" else ("x",)
-    rows = {name: askew((41, n), 0, dtype) for name in names}
-    return {**rows, "weight": askew((n,), 0, dtype), "eps": 1e-6}
+    rows = {name: misaligned((41, n), 0, dtype) for name in names}
+    return {**rows, "weight": misaligned((n,), 0, dtype), "eps": 1e-6}
 
 
 def _tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.on_a_gpu import askew, kernels
+from ops.on_a_gpu import kernels, misaligned
 
 from fuseline import table
 from fuseline.core.spec import Case, OpSpec
@@ -41,7 +41,9 @@ def _inputs(
     args = dict(case.args) | {"shape": shape}
     made = spec.make_inputs(Case("rows", args), dtype, torch.device("cuda"), generator)
     return {
-        name: askew(tuple(t.shape), offset, t.dtype).copy_(t) if isinstance(t, torch.Tensor) else t
+        name: misaligned(tuple(t.shape), offset, t.dtype).copy_(t)
+        if isinstance(t, torch.Tensor)
+        else t
         for name, t in made.items()
     }
 
@@ -51,7 +53,7 @@ def _wrong(op: str, shape: tuple[int, int], dtype: torch.dtype, offset: int) -> 
     trial = Trial(spec, spec.implementation("cuda"), spec.cases[0], dtype, torch.device("cuda"))
     inputs = _inputs(spec, shape, dtype, offset)
     outputs = as_tuple(spec.reference(**inputs))
-    dys = tuple(askew(tuple(y.shape), offset, dtype) for y in outputs)
+    dys = tuple(misaligned(tuple(y.shape), offset, dtype) for y in outputs)
     return trial.wrong(inputs, "fwd") or trial.wrong(inputs, "bwd", dys)
 
 
@@ -105,7 +107,7 @@ def test_parameters_at_odd_addresses(dtype: torch.dtype) -> None:
         inputs = _inputs(spec, (5, n), dtype, 0)
         for offset, kind in ((1, dtype), (0, other), (3, other)):
             for name in ("weight", "bias"):
-                odd = askew((n,), offset, kind)
+                odd = misaligned((n,), offset, kind)
                 assert trial.wrong(inputs | {name: odd}, "fwd") is None, (n, name, offset)
 
 

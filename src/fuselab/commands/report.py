@@ -1,4 +1,4 @@
-"""fuselab report: one HTML page, the same tables as Markdown, and a picture if asked for."""
+"""fuselab report: one HTML page, the same tables as Markdown, and a picture on request."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _check(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _one_of(column: str, name: str | None, records: Sequence[Record]) -> str:
-    """Return the name asked for, or the first there is; PlanError if it has no bandwidth."""
+    """Return the requested name, or the first there is; PlanError if it has no bandwidth."""
     have = list(dict.fromkeys(str(record[column]) for record in records))
     if not have:
         raise StoreError("--picture: no cell has a bandwidth to draw")

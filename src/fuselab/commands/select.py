@@ -52,7 +52,7 @@ def row(
 ) -> OpRow:
     """Return the planner's row of a spec, with baselines, rivals and ceiling as implementations.
 
-    Rivals that are not installed are left out unless asked for.
+    Rivals that are not installed are left out unless named.
     """
     dtypes = spec.suite_dtypes.get(suite, spec.dtypes) if suite else spec.dtypes
     return OpRow(
@@ -96,7 +96,7 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
 
 
 def _level(suite: str | None) -> str:
-    """Return the precision of a suite unless another is asked for; quick is quick in both."""
+    """Return the precision of a suite unless another is named; quick is quick in both."""
     return "quick" if suite == DEFAULT_SUITE else STANDARD
 
 

@@ -32,7 +32,7 @@ class Rival:
     dtypes   what its kernels are made for; some take others and compute them in fp32
     limit    (**inputs) -> what else keeps it from these inputs, or None
     device   the device type that it runs on
-    asked    whether it runs only where it is asked for by name
+    asked    whether it runs only if it is named
     """
 
     name: str

@@ -29,7 +29,7 @@ class Unsupported(Exception):
 def names(spec: OpSpec, asked: Collection[str] = ()) -> tuple[str, ...]:
     """Return the implementations of the spec, the baselines where it has an eager one, and rivals.
 
-    Rivals are those that are installed and need not be asked for, and those asked for, whose cells
+    Rivals are those that are installed and need not be named, and those that are named, whose cells
     then say what is missing.
     """
     own = tuple(impl.name for impl in spec.implementations)

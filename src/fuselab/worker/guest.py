@@ -1,6 +1,6 @@
 """The process of one implementation under `--isolate`: it knows neither clock nor checks.
 
-It shares the memory of inputs and results with the worker, makes the calls it is asked for and
+It shares the memory of inputs and results with the worker, makes the calls it is told to and
 says when they are done.
 """
 

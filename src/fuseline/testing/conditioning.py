@@ -1,4 +1,4 @@
-"""A second look at a gradient over its budget: is it wrong, or is the case too small to tell?
+"""Look again at a gradient over its budget: is it wrong, or is the case too small to tell?
 
 With few elements the largest gradient may be what is left after its terms cancel (a row of
 length 1), and one draw of eager's error may be luck.
@@ -31,7 +31,7 @@ BEYOND_LUCK = 256.0
 
 
 @dataclass(frozen=True)
-class SecondLook:
+class Recheck:
     """The case again, each time with every input moved by one rounding of the judged dtype."""
 
     spec: OpSpec

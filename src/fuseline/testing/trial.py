@@ -14,7 +14,7 @@ from torch import Tensor
 from fuseline.core.spec import Case, Direction, Implementation, Inputs, OpSpec
 from fuseline.testing import accuracy
 from fuseline.testing.accuracy import ErrorFigures
-from fuseline.testing.conditioning import SecondLook
+from fuseline.testing.conditioning import Recheck
 from fuseline.testing.poison import poison
 from fuseline.testing.report import Finding
 from fuseline.testing.settings import Settings
@@ -103,7 +103,7 @@ class Trial:
                 eager = yard.get(name)
                 reason = accuracy.over_budget(budget, dtype, direction, figures, eager)
                 if reason and dys is not None and math.isfinite(figures.scaled):
-                    look = SecondLook(self.spec, self.eager, inputs, dys, self.generator(name))
+                    look = Recheck(self.spec, self.eager, inputs, dys, self.generator(name))
                     reason = look.over_budget(name, dtype, figures, eager)
                 if reason and figures == accuracy.NOTHING_RIGHT:
                     reason += f"; it came as {_summary(results[name])}"

@@ -64,7 +64,7 @@ struct ClusterParts {
     }
 #endif
   }
-  // Arrival::wait for what comes from other blocks.
+  // Mbarrier::wait for what comes from other blocks.
   __device__ void wait(unsigned parity) const {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
