@@ -87,3 +87,13 @@ def dim_errors(*names: str) -> tuple[ErrorCase, ...]:
         error_case(names, "dim_too_small", ValueError, "dim", "-3", "-2 to 1", dim=-3),
         error_case(names, "dim_not_an_int", TypeError, "dim", "str", "int", dim="rows"),
     )
+
+
+def sum_near_one(x: Tensor) -> Tensor:
+    """Return what the logarithm of a softmax adds last, as `added` of its spec.
+
+    Where one element is far above all others, the logarithm is of a sum that rounds to 1: its
+    digits are those of a 1 in the type of the computation, of which `x.dtype` may be the half.
+    """
+    computed = torch.promote_types(x.dtype, torch.float32)
+    return torch.full_like(x, torch.finfo(computed).eps / torch.finfo(x.dtype).eps)

@@ -187,7 +187,7 @@ class OpSpec:
     longdouble       (direction, dy, **numpy longdouble inputs) -> outputs ("fwd", dy None) or
                      gradients in the order of `differentiable` ("bwd"): the oracle for fp64
     added            (**inputs) -> what the first output adds last, which may cancel the rest: its
-                     error counts in ULP of the larger of the two; None: of the output
+                     error counts in ULP of the larger of the two; None, also given: of the output
     cost             (inputs, direction) -> Cost; None: bytes of inputs and outputs
     budget           accuracy limits
     error_cases      bad inputs and the errors they must raise

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
 from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
@@ -20,19 +17,12 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
     return Cost(2 * size, size, flops=4 * x.numel())
 
 
-def _added(x: Tensor) -> Tensor:
-    """Where one x is far above all others, the logarithm is of a sum that rounds to 1: its digits
-    are those of a 1 in the type of the computation, of which `x.dtype` may be the half."""
-    computed = torch.promote_types(x.dtype, torch.float32)
-    return torch.full_like(x, torch.finfo(computed).eps / torch.finfo(x.dtype).eps)
-
-
 SPEC = OpSpec(
     name="log_softmax",
     formula="y = x - max(x) - log(sum(exp(x - max(x))))",
     reference=reference.log_softmax,
     longdouble=reference.longdouble,
-    added=_added,
+    added=fusion_cases.sum_near_one,
     implementations=(
         Implementation("eager", impl_eager.log_softmax, role="eager"),
         *ours(log_softmax, SELECTOR, "cpu", "cuda"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
@@ -56,6 +57,10 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
     return Cost(read, size, flops=6 * x.numel())  # an exponential counts as one
 
 
+def _added(x: Tensor, mask: Tensor | None, causal: bool, scale: float, log: bool) -> Tensor | None:
+    return fusion_cases.sum_near_one(x) if log else None
+
+
 _bad = partial(fusion_cases.error_case, ("x",))
 
 SPEC = OpSpec(
@@ -63,6 +68,7 @@ SPEC = OpSpec(
     formula="y = softmax(scale * x + mask), -Inf where causal hides it; or its logarithm",
     reference=reference.masked_softmax,
     longdouble=reference.longdouble,
+    added=_added,
     implementations=(
         Implementation("eager", impl_eager.masked_softmax, role="eager"),
         *ours(masked_softmax, SELECTOR, "cpu", "triton"),
@@ -82,6 +88,7 @@ SPEC = OpSpec(
         _case((3, 61), "check", mask="row", log=True),
         _case((65, 257), "check", mask="same", log=True, scale=-1.5),
         _case((9, 40), "check", causal=True),
+        _case((40, 61), "check", causal=True, log=True, scale=8.0),
         _case((2, 5, 130), "check", mask="row", causal=True),
         _case((2, 7, 28), "check", mask="same", causal=True),
         _case((2, 40001), "check", mask="row"),
@@ -92,7 +99,6 @@ SPEC = OpSpec(
         "quick": (torch.float32, torch.bfloat16),
     },
     cost=_cost,
-    # Not both causal and log: what is hidden is -Inf there, which no difference is taken of.
     # The rounding of z - max(z) is a relative error of its exponential.
     budget=Budget(fp64_ratio=2.0),
     error_cases=(
