@@ -30,3 +30,9 @@ def test_causal(queries, keys):
 
 def test_rows_that_torch_makes_nan():
     cases.test_rows_that_torch_makes_nan("cpu", "triton")
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_logarithm_of_rows_with_one_element_far_above(causal):
+    for dtype in cases.SPEC.dtypes:
+        cases.test_a_logarithm_of_rows_with_one_element_far_above(dtype, causal, "cpu", "triton")

