@@ -53,3 +53,15 @@ def test_within_the_budget(n, dtype):
             next(iter(errors(SPEC, given, direction, r, (dy,)).values())) for r in (mine, theirs)
         )
         assert over_budget(SPEC.budget, dtype, direction, figures, yardstick) is None
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("n", [1, 2, 61, 20001])
+def test_gradients_of_rows_with_an_infinity_are_the_chains(n):
+    test_norm_chain.test_gradients_of_rows_with_an_infinity_are_the_chains(n, "cpu", "triton")
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("n", [7, 20001])
+def test_gradients_that_overflow_have_their_sign(n):
+    test_norm_chain.test_gradients_that_overflow_have_their_sign(n, "cpu", "triton")

@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 import torch
@@ -19,7 +20,8 @@ from fuseline.testing.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["norm_chain"]
-IMPLS = [("cpu", "auto"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+IMPLS = [("cpu", "auto")]
+IMPLS += [pytest.param("cuda", impl, marks=pytest.mark.gpu) for impl in ("cuda", "triton")]
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))
@@ -69,6 +71,34 @@ def test_inf_and_nan_are_the_chains(n: int, device: str, impl: str) -> None:
     assert torch.allclose(
         fuseline.norm_chain(x, impl=impl), SPEC.reference(x.double()).float(), equal_nan=True
     )
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("n", [1, 2, 61, 20001])
+def test_gradients_of_rows_with_an_infinity_are_the_chains(n: int, device: str, impl: str) -> None:
+    """Infinities of one sign where all of x and of dy have one, else NaN."""
+    for dtype, sign, one_sign in product(SPEC.dtypes, (1, -1), (True, False)):
+        x, dy = (torch.randn(6, n, device=device) for _ in range(2))
+        x = (x.abs() * sign if one_sign else x) / n
+        x[::2, n // 2] = sign * math.inf
+        dy[:3] = dy[:3].abs()
+        leaf, dy = x.to(dtype).requires_grad_(), dy.to(dtype)
+        wide = leaf.detach().double().requires_grad_()
+        (got,) = torch.autograd.grad(fuseline.norm_chain(leaf, impl=impl), leaf, dy)
+        (want,) = torch.autograd.grad(SPEC.reference(wide), wide, dy.double())
+        assert torch.equal(got[::2].nan_to_num(7.0), want[::2].to(dtype).nan_to_num(7.0))
+        assert got[1::2].isfinite().all()
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("n", [7, 20001])
+def test_gradients_that_overflow_have_their_sign(n: int, device: str, impl: str) -> None:
+    x = torch.rand(4, n, device=device, dtype=torch.float64) * 2.0**515 / n
+    dy = torch.randn(4, n, device=device, dtype=torch.float64)
+    leaf = x.requires_grad_()
+    (got,) = torch.autograd.grad(fuseline.norm_chain(leaf, impl=impl), leaf, dy)
+    total, dot = (t.sum(1, keepdim=True) for t in (x.detach(), dy * x.detach()))
+    assert torch.equal(got, (dy * total + 7 * dot).sign() * math.inf)
 
 
 def test_gradients_of_every_order() -> None:

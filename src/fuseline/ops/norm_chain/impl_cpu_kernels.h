@@ -79,6 +79,33 @@ void gradient_row(const X* dy, X* dx, int64_t n, C power, C shift) {
   });
 }
 
+// The gradient of the chain as it is written, for such a row: from the last step back each gives
+// g * sum + sum(g * what it multiplied).
+template <class X>
+__attribute__((noinline)) void plain_gradient(const X* dy, const X* x, X* dx, int64_t n) {
+  long double sums[3], factors[3], added[3], factor = 1;
+  for (int step = 0; step < 3; ++step) {
+    sums[step] = 0, factors[step] = factor;
+    for (int64_t i = 0; i < n; ++i) sums[step] += load<double>(x + i, Short{1})[0] * factor;
+    factor *= sums[step];
+  }
+  const auto back_to = [&](int64_t i, int step) {
+    long double g = load<double>(dy + i, Short{1})[0];
+    for (int k = 2; k >= step; --k) g = g * sums[k] + added[k];
+    return g;
+  };
+  for (int step = 2; step >= 0; --step) {
+    long double sum = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      sum += back_to(i, step + 1) * (load<double>(x + i, Short{1})[0] * factors[step]);
+    }
+    added[step] = sum;
+  }
+  for (int64_t i = 0; i < n; ++i) {
+    store<double>(dx + i, Vector<double>{static_cast<double>(back_to(i, 0))}, Short{1});
+  }
+}
+
 template <class X>
 void backward(const BackwardArgs& a, int64_t first, int64_t last) {
   for (int64_t row = first; row < last; ++row) {
@@ -92,8 +119,10 @@ void backward(const BackwardArgs& a, int64_t first, int64_t last) {
     const long double power = sixth * sum, shift = 7 * sixth * dot;
     if (fits<Compute<X>>(power) && fits<Compute<X>>(shift)) {
       gradient_row<Compute<X>>(dy, dx, a.n, power, shift);
-    } else {
+    } else if (fits<double>(power) && fits<double>(shift)) {
       gradient_row<double>(dy, dx, a.n, power, shift);
+    } else {
+      plain_gradient(dy, x, dx, a.n);
     }
   }
 }

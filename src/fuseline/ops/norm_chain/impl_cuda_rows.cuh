@@ -53,7 +53,7 @@ struct Forward : rows::NoEpilogueOperands {
     double sum = all.value, power = sixth(sum) * sum;
     if constexpr (std::is_same_v<Total, Compensated>) {
       if (power != 0) power += 7 * power * (all.lost / sum);
-      sum += all.lost;
+      sum = whole(all);
     }
     row = {sum, static_cast<S>(power), !fits<S>(power)};
   }
@@ -82,13 +82,17 @@ struct Forward : rows::NoEpilogueOperands {
       for (int64_t col = first; again && col < a.n; col += step) sum += chain(col);
       factor = whole(sum);
     }
+    // Infinities of both signs: so the backward knows that all is NaN.
+    const bool undefined = !isfinite(factors[0]) && isnan(factors[1]);
+    if (sums && again && first == 0 && undefined) sums[index] = factors[1];
     for (int64_t col = first; again && col < a.n; col += step) {
       a.out.of[0][index * a.n + col] = round_to<T, double>(chain(col));
     }
   }
 };
 
-// dx = dy * sum^7 + 7 * sum^6 * dot, dot = sum(dy * x), of (dy, x).
+// dx = dy * sum^7 + 7 * sum^6 * dot, dot = sum(dy * x), of (dy, x). An infinite sum makes each x of
+// the next step an infinity, which the terms of `dot` are made of then: NaN unless they agree.
 template <typename T_>
 struct Backward : rows::NoEpilogueOperands {
   using T = T_;
@@ -99,8 +103,10 @@ struct Backward : rows::NoEpilogueOperands {
   using Again = Backward;
   static constexpr int INPUTS = 2, ROUNDS = 1;
   struct Row {
-    double sum, power, shift;
-    bool fits;  // S has both
+    double sum, dot;
+    bool fits;  // S has dx = v * power + shift
+    __device__ __forceinline__ double power() const { return sixth(sum) * sum; }
+    __device__ __forceinline__ double shift() const { return 7 * sixth(sum) * dot; }
   };
   const double* sums;
 
@@ -108,30 +114,30 @@ struct Backward : rows::NoEpilogueOperands {
   Again again() const { return *this; }
   __device__ Row begin(const ArgsOf<Backward>&, int64_t index) const { return {sums[index]}; }
   template <int ROUND, int VEC, int ITEMS, typename There>
-  __device__ __forceinline__ Total sum(Row&, Packs<Backward, VEC> (&held)[ITEMS],
-                                       const There&) const {
+  __device__ __forceinline__ Total sum(Row& row, Packs<Backward, VEC> (&held)[ITEMS],
+                                       const There& there) const {
+    const S factor = isfinite(row.sum) ? S(1) : static_cast<S>(fabs(row.sum));
     return total<Total, T, VEC, ITEMS>([&](int i, int v) {
       using Term = std::conditional_t<sizeof(T) == 2, float, double>;
-      return static_cast<Term>(held[i].v[0].v[v]) * static_cast<Term>(held[i].v[1].v[v]);
+      const S x = there(i) ? held[i].v[1].v[v] * factor : nothing();
+      return static_cast<Term>(held[i].v[0].v[v]) * static_cast<Term>(x);
     });
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
-    row.power = sixth(row.sum) * row.sum;
-    double dot = all.value;
-    if constexpr (std::is_same_v<Total, Compensated>) dot += all.lost;
-    row.shift = 7 * sixth(row.sum) * dot;
-    row.fits = fits<S>(row.power) && fits<S>(row.shift);
+    row.dot = all.value;
+    if constexpr (std::is_same_v<Total, Compensated>) row.dot = whole(all);
+    row.fits = fits<S>(row.power()) && fits<S>(row.shift());
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
                                                 rows::NoOperands) const {
     Values<S, VEC> dx = pack.v[0];
     if (row.fits) {
-      const S power = static_cast<S>(row.power), shift = static_cast<S>(row.shift);
+      const S power = static_cast<S>(row.power()), shift = static_cast<S>(row.shift());
       for (S& v : dx.v) v = v * power + shift;
-    } else {
-      for (S& v : dx.v) v = static_cast<S>(v * row.power + row.shift);
+    } else {  // overflows last
+      for (S& v : dx.v) v = static_cast<S>((v * row.sum + 7 * row.dot) * sixth(row.sum));
     }
     return dx;
   }

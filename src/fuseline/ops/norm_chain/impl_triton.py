@@ -14,7 +14,15 @@ import triton.language as tl
 
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import launch
-from fuseline.primitives.triton.row_sums import add_pairs, block, places, row_sums, terms, tile
+from fuseline.primitives.triton.row_sums import (
+    add_pairs,
+    block,
+    places,
+    row_sums,
+    terms,
+    tile,
+    whole,
+)
 from fuseline.primitives.triton.rows import divide_up, power_of_2, vec, whole_meta
 
 _COUNTS = ["n_rows", "n_cols", "x_stride", "dy_stride"]
@@ -44,6 +52,24 @@ def _fits(v, C: tl.constexpr):
     return (v == 0.0) | ((magnitude >= 1.1754943508222875e-38) & (magnitude <= 3.4028234e38))
 
 
+@triton.jit
+def _agreed(total, second):
+    """Return the sum to save: NaN where infinite terms of the second sum are of both signs."""
+    return tl.where((total - total != 0.0) & (second != second), second, total)
+
+
+@triton.jit
+def _factor(total):
+    """Return what to multiply x by in sum(dy * x): an infinite sum makes each next x infinite."""
+    return tl.where(total - total == 0.0, 1.0, tl.abs(total))
+
+
+@triton.jit
+def _gradient(dy, total, dot, C: tl.constexpr):
+    """Return dx where C has no such power or shift: this overflows last."""
+    return ((dy.to(tl.float64) * total + 7 * dot) * _sixth(total)).to(C)
+
+
 @triton.jit(do_not_specialize=_COUNTS)
 def _fwd_kernel(
     x_ptr, y_ptr, sum_ptr, n_rows, n_cols, x_stride,
@@ -54,16 +80,18 @@ def _fwd_kernel(
     rows, live, cols, mask = tile(n_rows, n_cols, VEC, ROWS, BLOCK)
     x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
     total, lost = row_sums(terms(x))
-    if sum_ptr is not None:
-        tl.store(sum_ptr + rows, total + lost, live)
+    saved = whole(total, lost)
     power = _seventh(total, lost)
     y = x.to(C) * power.to(C)[:, None]
     hard = live & ~_fits(power, C)
     if tl.sum(hard.to(tl.int32), 0) > 0:  # the chain as it is written
-        h = x.to(tl.float64)
-        for _ in range(3):
+        h = tl.where(mask, x.to(tl.float64) * tl.sum(x.to(tl.float64), 1)[:, None], 0.0)
+        saved = _agreed(saved, tl.sum(h, 1))
+        for _ in range(2):
             h = tl.where(mask, h * tl.sum(h, 1)[:, None], 0.0)
         y = tl.where(hard[:, None], h.to(C), y)
+    if sum_ptr is not None:
+        tl.store(sum_ptr + rows, saved, live)
     tl.store(places(y_ptr, rows, n_cols, cols, VEC), y.to(y_ptr.dtype.element_ty), mask)
 
 
@@ -78,14 +106,16 @@ def _bwd_kernel(
     x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0)
     dy = tl.load(places(dy_ptr, rows, dy_stride, cols, VEC), mask, other=0.0)
     total = tl.load(sum_ptr + rows, live, other=0.0)
-    dot, lost = row_sums(terms(dy) * terms(x))
+    products = terms(dy) * terms(x)
+    factor = _factor(total).to(products.dtype)[:, None]
+    dot, lost = row_sums(tl.where(mask, products * factor, 0.0))
+    dot = whole(dot, lost)
     power = _sixth(total) * total
-    shift = 7 * _sixth(total) * (dot + lost)
+    shift = 7 * _sixth(total) * dot
     dx = dy.to(C) * power.to(C)[:, None] + shift.to(C)[:, None]
     hard = live & ~(_fits(power, C) & _fits(shift, C))
     if tl.sum(hard.to(tl.int32), 0) > 0:
-        wide = dy.to(tl.float64) * power[:, None] + shift[:, None]
-        dx = tl.where(hard[:, None], wide.to(C), dx)
+        dx = tl.where(hard[:, None], _gradient(dy, total[:, None], dot[:, None], C), dx)
     tl.store(places(dx_ptr, rows, n_cols, cols, VEC), dx.to(dx_ptr.dtype.element_ty), mask)
 
 
@@ -109,11 +139,11 @@ def _sum_of_products(
         else:
             total += v
     if a_row.dtype.element_ty == tl.float64:
-        whole, rest = tl.reduce((total, lost), 0, add_pairs)
+        all_of, rest = tl.reduce((total, lost), 0, add_pairs)
     else:
-        whole = tl.sum(total, 0)
+        all_of = tl.sum(total, 0)
         rest = tl.sum(lost, 0)
-    return whole, rest
+    return all_of, rest
 
 
 @triton.jit(do_not_specialize=_COUNTS)
@@ -125,16 +155,19 @@ def _fwd_long_kernel(
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
     total, lost = _sum_of_products(x_row, None, 1.0, n_cols, VEC, BLOCK)
-    if sum_ptr is not None:
-        tl.store(sum_ptr + row, total + lost)
+    saved = whole(total, lost)
     power = _seventh(total, lost)
     hard = ~_fits(power, C)
     factor = power
     if hard:  # the chain as it is written
         factor = total
-        for _ in range(2):
-            again, lost = _sum_of_products(x_row, None, factor, n_cols, VEC, BLOCK)
-            factor *= again
+        again, lost = _sum_of_products(x_row, None, factor, n_cols, VEC, BLOCK)
+        saved = _agreed(saved, again)
+        factor *= again
+        again, lost = _sum_of_products(x_row, None, factor, n_cols, VEC, BLOCK)
+        factor *= again
+    if sum_ptr is not None:
+        tl.store(sum_ptr + row, saved)
     blocks = (n_cols + BLOCK - 1) // BLOCK
     for i in range(blocks):
         cols, mask = block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
@@ -155,10 +188,11 @@ def _bwd_long_kernel(
     row = tl.program_id(0).to(tl.int64)
     x_row = x_ptr + row * (x_stride // VEC * VEC)
     dy_row = dy_ptr + row * (dy_stride // VEC * VEC)
-    dot, lost = _sum_of_products(dy_row, x_row, 1.0, n_cols, VEC, BLOCK)
     total = tl.load(sum_ptr + row)
+    dot, lost = _sum_of_products(dy_row, x_row, _factor(total), n_cols, VEC, BLOCK)
+    dot = whole(dot, lost)
     power = _sixth(total) * total
-    shift = 7 * _sixth(total) * (dot + lost)
+    shift = 7 * _sixth(total) * dot
     hard = ~(_fits(power, C) & _fits(shift, C))
     blocks = (n_cols + BLOCK - 1) // BLOCK
     for i in range(blocks):
@@ -166,7 +200,7 @@ def _bwd_long_kernel(
         dy = tl.load(dy_row + cols, mask, other=0.0, eviction_policy="evict_first")
         dx = dy.to(C) * power.to(C) + shift.to(C)
         if hard:
-            dx = (dy.to(tl.float64) * power + shift).to(C)
+            dx = _gradient(dy, total, dot, C)
         tl.store(dx_ptr + row * (n_cols // VEC * VEC) + cols, dx.to(dx_ptr.dtype.element_ty), mask)
 
 
@@ -195,8 +229,8 @@ def bwd(
 
 
 def _run(
-    whole: Any,
-    long: Any,
+    whole_rows: Any,
+    long_rows: Any,
     tensors: tuple[torch.Tensor | None, ...],
     strides: tuple[int, ...],
     wrap: Wrap | None,
@@ -208,7 +242,7 @@ def _run(
     if n_rows > 0 and n_cols <= _WHOLE:
         meta |= whole_meta(n_cols, max(_SIZE, power_of_2(max(n_cols, 1))), _WARPS)
         grid = (divide_up(n_rows, meta["ROWS"]),)
-        launch(whole, grid, (*tensors, n_rows, n_cols, *strides), meta, wrap)
+        launch(whole_rows, grid, (*tensors, n_rows, n_cols, *strides), meta, wrap)
     elif n_rows > 0:
         meta |= {"BLOCK": _SIZE, "num_warps": _WARPS}
-        launch(long, (n_rows,), (*tensors, n_cols, *strides), meta, wrap)
+        launch(long_rows, (n_rows,), (*tensors, n_cols, *strides), meta, wrap)
