@@ -172,6 +172,16 @@ template <typename T>
 T __shfl_xor_sync(unsigned, T value, int mask) {
   return emulator::shuffle(value, [=](int lane) { return lane ^ mask; });
 }
+template <typename T>
+T __shfl_sync(unsigned, T value, int from) {
+  return emulator::shuffle(value, [=](int) { return from % emulator::kWarp; });
+}
+inline void __syncwarp() {
+  emulator::meet(emulator::warps[emulator::current / emulator::kWarp].meeting);
+}
+inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
+  return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (bits & 31));
+}
 inline int __any_sync(unsigned, int mine) {
   int any = 0;
   for (int i = 0; i < emulator::kWarp; ++i) any |= __shfl_xor_sync(0, mine, i);

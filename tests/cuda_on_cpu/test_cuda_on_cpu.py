@@ -18,9 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from ops.ranges import epsilons, magnitudes
 from torch import Tensor
 
 from fuseline.ops.bias_gelu.reference import longdouble
+from fuseline.ops.norm_chain.reference import longdouble as chain_of_norms
+from fuseline.ops.norm_chain.reference import norm_chain
 from fuseline.ops.pointwise_chain.reference import longdouble as chain_longdouble
 
 HERE = Path(__file__).parent
@@ -59,7 +62,7 @@ def build(tmp_path_factory):
     (folder / "fuseline").mkdir()
     for path in HEADERS.glob("*.*h"):
         (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
-    for name in ("bias_gelu", "pointwise_chain"):
+    for name in ("bias_gelu", "norm_chain", "pointwise_chain"):
         (folder / "ops" / name).mkdir(parents=True)
         for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
             (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
@@ -80,8 +83,8 @@ def library_fixture(name: str) -> Any:
     return pytest.fixture(scope="module", name=name)(lambda build: build(name))
 
 
-NAMES_OF_LIBRARIES = ("backward", "chain", "forward", "gelu", "softmax")
-backward, chain, forward, gelu, softmax = map(library_fixture, NAMES_OF_LIBRARIES)
+NAMES_OF_LIBRARIES = ("backward", "chain", "forward", "gelu", "norms", "rms", "softmax")
+backward, chain, forward, gelu, norms, rms, softmax = map(library_fixture, NAMES_OF_LIBRARIES)
 
 
 def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:
@@ -364,3 +367,89 @@ def test_pointwise_chain(chain, dtype, numel) -> None:
         assert (abs(wide(y) - right) / abs(right)).max() <= limit
         (right,) = chain_longdouble("bwd", wide(dy), wide(x))
         assert (abs(wide(dx) - right) / (abs(wide(dy)) * (1 + abs(wide(x))))).max() <= limit
+
+
+def alike(got: Tensor, right: Tensor) -> bool:
+    return torch.equal(torch.nan_to_num(got, 7.0), torch.nan_to_num(right, 7.0))
+
+
+@pytest.mark.parametrize("n", [1, 2, 61, 64, 1024, 20001])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_norm_chain_of_rows_with_an_infinity(norms, dtype, n) -> None:
+    """Inf and NaN where the chain, step by step in fp64, has them, gradients too."""
+    for sign, one_sign, dy_one_sign in product((1, -1), (True, False), (True, False)):
+        x, dy = rows((ROWS, n), dtype, spread=1 / n), rows((ROWS, n), dtype)
+        x, dy = (t.abs() if one else t for t, one in ((x, one_sign), (dy, dy_one_sign)))
+        x[::2, n // 2] = sign * np.inf
+        x[1::2] *= sign
+        leaf = x.double().requires_grad_()
+        right = norm_chain(leaf)
+        (dright,) = torch.autograd.grad(right, leaf, dy.double())
+        for backwards in (0, 1):
+            y, dx = (torch.full(x.shape, 3.0, dtype=dtype) for _ in range(2))
+            sums = torch.zeros(ROWS, dtype=F64)
+            call(norms, f"forward_{NAMES[dtype]}", [x, y, sums], [*x.shape, backwards])
+            call(norms, f"backward_{NAMES[dtype]}", [dy, x, sums, dx], [*x.shape, backwards])
+            assert alike(y[::2], right.detach().to(dtype)[::2])
+            assert alike(dx[::2], dright.to(dtype)[::2])
+            size = dright[1::2].abs().amax() * torch.finfo(dtype).eps
+            assert ((dx[1::2].double() - dright[1::2]).abs().max() <= 8 * size).all()
+
+
+@pytest.mark.parametrize(("dtype", "power"), [(F64, 150), (F64, 515), (F64, 1000), (F32, 120)])
+def test_norm_chain_of_rows_that_overflow(norms, dtype, power) -> None:
+    x, dy = rows((ROWS, 61), dtype, mean=1.0) * 2.0**power, rows((ROWS, 61), dtype)
+    sums, y, dx = torch.empty(ROWS, dtype=F64), torch.empty_like(x), torch.empty_like(x)
+    call(norms, f"forward_{NAMES[dtype]}", [x, y, sums], [*x.shape, 0])
+    call(norms, f"backward_{NAMES[dtype]}", [dy, x, sums, dx], [*x.shape, 0])
+    for got, (exact,) in (
+        (y, chain_of_norms("fwd", None, wide(x))),
+        (dx, chain_of_norms("bwd", wide(dy), wide(x))),
+    ):
+        with np.errstate(all="ignore"):
+            right = torch.from_numpy(exact.astype(np.float64)).to(dtype)
+        far = ~right.isfinite()
+        assert torch.equal(got[far], right[far])
+        size = right[~far].double().abs().amax() if not far.all() else 1.0
+        off = (got[~far].double() - right[~far].double()).abs() / size
+        assert (off <= 8 * torch.finfo(dtype).eps).all()
+
+
+def root_mean_square(x: Tensor, weight: Tensor, dy: Tensor, eps: float):
+    """y, rstd, dx and dweight in long double."""
+    v, w, d = wide(x), wide(weight), wide(dy)
+    rstd = 1 / np.sqrt((v * v).mean(1, keepdims=True) + np.longdouble(eps))
+    xhat, g = v * rstd, d * w
+    dx = rstd * (g - xhat * (g * xhat).mean(1, keepdims=True))
+    return xhat * w, rstd, dx, (d * xhat).sum(0)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("n", [61, 1024, 1027, 4096, 20001])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_rms_norm_of_the_whole_range(rms, backward, dtype, n, adds) -> None:
+    """Every magnitude with each eps; rstd and the gradients where they are numbers of the type."""
+    own = F64 if dtype == F64 else F32
+    for power, eps in product(magnitudes(dtype), epsilons({"eps": 1e-6}, dtype)):
+        x, other = (rows((3, n), dtype).double().ldexp(torch.tensor(power)).to(dtype) for _ in "ab")
+        h = x + other if adds else x
+        weight, dy = rows((1, n), dtype)[0], rows((3, n), dtype)
+        right, rstd, *grads = root_mean_square(h, weight, dy, eps)
+        y, made, got = torch.empty_like(x), torch.empty_like(x), torch.empty(3, dtype=own)
+        given = [x, other if adds else None, weight, made, y, got]
+        call(rms, f"rms_{NAMES[dtype]}", given, [3, n, eps, 0])
+        unit, least = torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal
+        off = abs(wide(y) - right) / (abs(right) + least)
+        assert off.max() <= (0.51 if dtype == BF16 else 4) * unit, (power, eps)
+        if rstd.max() > torch.finfo(own).max:
+            continue
+        assert (abs(wide(got)[:, None] / rstd - 1)).max() <= 4 * torch.finfo(own).eps
+        dx, dweight = torch.empty_like(x), torch.empty_like(weight)
+        numbers = [3, n, n, n, 0]
+        call(backward, f"rms_norm_{NAMES[dtype]}", [dy, h, weight, None, got, dx, dweight, None],
+             numbers)  # fmt: skip
+        for result, exact in zip((dx, dweight), grads, strict=True):
+            size = abs(exact).max(-1, keepdims=True) + 64 * least
+            finite = narrow(exact, dtype).isfinite().numpy()
+            gap = np.where(finite, abs(wide(result) - np.where(finite, exact, 0)), 0)
+            assert (gap / size).max() <= 8 * unit, (power, eps)

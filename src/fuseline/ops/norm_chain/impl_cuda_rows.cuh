@@ -82,6 +82,10 @@ struct Forward : rows::NoEpilogueOperands {
       for (int64_t col = first; again && col < a.n; col += step) sum += chain(col);
       factor = whole(sum);
     }
+    if (isfinite(factors[0])) {  // what the sums are, also where their terms overflow
+      factors[1] = factors[0] * factors[0];
+      factors[2] = factors[1] * factors[1];
+    }
     // Infinities of both signs: so the backward knows that all is NaN.
     const bool undefined = !isfinite(factors[0]) && isnan(factors[1]);
     if (sums && again && first == 0 && undefined) sums[index] = factors[1];

@@ -53,6 +53,12 @@ def _fits(v, C: tl.constexpr):
 
 
 @triton.jit
+def _next(first, total, found):
+    """Return the next step's sum: of a finite first sum the square of this one's, else `found`."""
+    return tl.where(first - first == 0.0, total * total, found)
+
+
+@triton.jit
 def _agreed(total, second):
     """Return the sum to save: NaN where infinite terms of the second sum are of both signs."""
     return tl.where((total - total != 0.0) & (second != second), second, total)
@@ -85,10 +91,11 @@ def _fwd_kernel(
     y = x.to(C) * power.to(C)[:, None]
     hard = live & ~_fits(power, C)
     if tl.sum(hard.to(tl.int32), 0) > 0:  # the chain as it is written
-        h = tl.where(mask, x.to(tl.float64) * tl.sum(x.to(tl.float64), 1)[:, None], 0.0)
-        saved = _agreed(saved, tl.sum(h, 1))
-        for _ in range(2):
-            h = tl.where(mask, h * tl.sum(h, 1)[:, None], 0.0)
+        h = tl.where(mask, x.to(tl.float64) * saved[:, None], 0.0)
+        second = _next(saved, saved, tl.sum(h, 1))
+        h = tl.where(mask, h * second[:, None], 0.0)
+        h *= _next(saved, second, tl.sum(h, 1))[:, None]
+        saved = _agreed(saved, second)
         y = tl.where(hard[:, None], h.to(C), y)
     if sum_ptr is not None:
         tl.store(sum_ptr + rows, saved, live)
@@ -158,23 +165,22 @@ def _fwd_long_kernel(
     saved = whole(total, lost)
     power = _seventh(total, lost)
     hard = ~_fits(power, C)
-    factor = power
+    first, second, third = saved, saved, saved
     if hard:  # the chain as it is written
-        factor = total
-        again, lost = _sum_of_products(x_row, None, factor, n_cols, VEC, BLOCK)
-        saved = _agreed(saved, again)
-        factor *= again
-        again, lost = _sum_of_products(x_row, None, factor, n_cols, VEC, BLOCK)
-        factor *= again
+        found, lost = _sum_of_products(x_row, None, first, n_cols, VEC, BLOCK)
+        second = _next(first, first, found)
+        found, lost = _sum_of_products(x_row, None, first * second, n_cols, VEC, BLOCK)
+        third = _next(first, second, found)
+        saved = _agreed(saved, second)
     if sum_ptr is not None:
         tl.store(sum_ptr + row, saved)
     blocks = (n_cols + BLOCK - 1) // BLOCK
     for i in range(blocks):
         cols, mask = block((blocks - 1 - i) * BLOCK, n_cols, VEC, BLOCK)
         x = tl.load(x_row + cols, mask, other=0.0, eviction_policy="evict_first")
-        y = x.to(C) * factor.to(C)
+        y = x.to(C) * power.to(C)
         if hard:
-            y = (x.to(tl.float64) * factor).to(C)
+            y = (x.to(tl.float64) * first * second * third).to(C)
         tl.store(y_ptr + row * (n_cols // VEC * VEC) + cols, y.to(y_ptr.dtype.element_ty), mask)
 
 
