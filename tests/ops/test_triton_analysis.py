@@ -17,11 +17,12 @@ import torch
 
 triton = pytest.importorskip("triton")
 
-from ops.without_a_gpu import TYPES, recorder  # noqa: E402
+from ops.without_a_gpu import recorder  # noqa: E402
 from triton._C.libtriton import ir  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource, make_backend  # noqa: E402
 
+TYPES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.int64: "i64"}
 TARGET = GPUTarget("cuda", 90, 32)
 Made = Callable[..., Any]
 
@@ -38,6 +39,13 @@ def _norm(kernels: Any, wrap: Any, x: torch.Tensor, w: torch.Tensor) -> None:
 def _add_norm(kernels: Any, wrap: Any, x: torch.Tensor, w: torch.Tensor) -> None:
     y, total, rstd = kernels.fwd(x, x, w, 1e-6, wrap=wrap)
     kernels.bwd(y, y, total, w, rstd, True, True, wrap=wrap)
+
+
+def _dropout(kernels: Any, wrap: Any, x: torch.Tensor, w: torch.Tensor) -> None:
+    for seeds in ((7, None), (None, torch.tensor(7))):
+        for operand in (w, x):
+            kernels.run(x, operand, x, 0.3, True, *seeds, wrap=wrap)
+        kernels.bwd(x, 0.3, *seeds, wrap=wrap)
 
 
 def _gelu(kernels: Any, wrap: Any, x: torch.Tensor, w: torch.Tensor) -> None:
@@ -69,6 +77,7 @@ def _pointwise(kernels: Any, wrap: Any, x: torch.Tensor, w: torch.Tensor) -> Non
 
 CALLS: dict[str, Made] = {
     "add_rms_norm": _add_norm,
+    "bias_dropout_add": _dropout,
     "bias_gelu": _gelu,
     "layer_norm": _layer_norm,
     "masked_softmax": _masked,
@@ -84,10 +93,7 @@ def _lower(kernel: Any, args: Any, meta: dict[str, Any]) -> None:
     values = dict(zip(names, args, strict=False)) | {k: v for k, v in meta.items() if k in names}
     tensors = {k: v for k, v in values.items() if isinstance(v, torch.Tensor)}
     signature = {
-        name: "*" + (TYPES | {torch.uint8: "u8"})[tensors[name].dtype]
-        if name in tensors
-        else "constexpr"
-        for name in names
+        name: "*" + TYPES[tensors[name].dtype] if name in tensors else "constexpr" for name in names
     }
     constants = {name: value for name, value in values.items() if name not in tensors}
     backend, context = make_backend(TARGET), ir.context()

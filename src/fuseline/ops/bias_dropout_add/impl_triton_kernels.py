@@ -16,6 +16,12 @@ _COUNTS = [
 
 
 @triton.jit
+def _unsigned(threshold):
+    """Return the bits of a signed number, which may be a constant: torch 2.11 lowers it as one."""
+    return tl.full((), threshold, tl.int32).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
 def _kept(seed, position, threshold):
     """Return which elements dropout keeps, each drawing for itself."""
     a, b, c, d = tl.randint4x(seed, position >> 2)
@@ -63,7 +69,7 @@ def flat_kernel(
         if seed_ptr is not None:
             seed = tl.load(seed_ptr)
         counter = (start >> 2) + tl.arange(0, COLS // 4)
-        fours = _kept_by_fours(seed, counter[None, :], threshold.to(tl.uint32, bitcast=True))
+        fours = _kept_by_fours(seed, counter[None, :], _unsigned(threshold))
         kept = tl.reshape(fours, (COLS,))
     bias = None
     residual = None
@@ -121,7 +127,7 @@ def tile_kernel(
     if DROP != 3:
         if seed_ptr is not None:
             seed = tl.load(seed_ptr)
-        limit = threshold.to(tl.uint32, bitcast=True)
+        limit = _unsigned(threshold)
         start = first + axis1 * position_axis1 + axis0 * position_axis0
         if DROP == 1:
             lines = start + rows * position_row

@@ -47,7 +47,12 @@ def processors(device: torch.device) -> int:
 
 
 def vec(x: torch.Tensor, *steps: int) -> int:
-    """Return the elements of one memory access: at most 16
-    bytes, dividing every step between rows.
-    """
-    return math.gcd(16 // x.element_size(), *steps)
+    """Return the elements of one memory access: at most 16 bytes, dividing every step of rows."""
+    widest = 16 // x.element_size()
+    if torch.SymInt not in map(type, steps):
+        return math.gcd(widest, *steps)
+    # gcd would fix a symbol's value, and every size would compile anew: only what it is divisible
+    # by is asked for.
+    while widest > 1 and any(step % widest != 0 for step in steps):
+        widest //= 2
+    return widest
