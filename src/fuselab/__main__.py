@@ -5,12 +5,27 @@ from __future__ import annotations
 import signal
 import sys
 
+from fuselab import streams
+
 LAB_PACKAGES = ("click", "rich", "jinja2", "matplotlib", "numpy")
 USAGE = 2
+INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line and exit with its code."""
+    streams.prepare()
+    # A batch system's polite end is an interruption like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        code = _command()
+    except KeyboardInterrupt:  # before the command line could catch it, or while it was doing so
+        code = INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
+    sys.exit(code)
+
+
+def _command() -> int:
     try:
         from fuselab.cli import command
     except ModuleNotFoundError as error:
@@ -20,10 +35,8 @@ def main() -> None:
             f"fuselab needs {error.name}, which is not installed: pip install 'fuseline[lab]'",
             file=sys.stderr,
         )
-        sys.exit(USAGE)
-    # A batch system's polite end is an interruption like Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(command())
+        return USAGE
+    return command()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Private folders for what Inductor and Triton compile.
+"""Private folders for what the lab keeps, and for what Inductor and Triton compile.
 
 Both execute what they find in their caches, and Inductor unpickles it. Inductor's own default is a
 folder of a known name in the shared /tmp, taken as it is found.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
@@ -22,11 +24,33 @@ class CacheError(OSError):
     """A cache folder that is not ours alone or cannot be made; the text says which and why."""
 
 
+class UnwritableError(CacheError):
+    """A cache folder that this process may not make, or not write to."""
+
+
 def root() -> Path:
-    """Return the lab's cache folder: fuselab in XDG_CACHE_HOME or in ~/.cache."""
+    """Return the lab's cache folder, made where it is missing: in XDG_CACHE_HOME or ~/.cache.
+
+    Where that cannot be written (no home, somebody else's, a read-only container): a folder of this
+    user's among the temporary ones, and a line on stderr. CacheError if it is not ours alone.
+    """
     base = os.environ.get("XDG_CACHE_HOME", "")
-    # The standard has a relative path count as none.
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fuselab"
+    try:
+        # The standard has a relative path count as none.
+        usual = (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fuselab"
+        return _private(usual, "cache folder")
+    except UnwritableError as error:
+        why = str(error)
+    except RuntimeError:  # neither HOME nor an entry of this user in the password database
+        why = "cache folder: there is no home folder"
+    other = Path(tempfile.gettempdir()) / f"fuselab-{os.geteuid()}"
+    _say_once(f"{why}; using {other}")
+    return _private(other, "cache folder")
+
+
+@cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def variables() -> dict[str, str]:
@@ -67,13 +91,19 @@ def _private(folder: Path, argument: str) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
         fault = _fault(folder.lstat())
-    except OSError as error:
+    except FileExistsError as error:
         raise CacheError(f"{argument}: {folder} cannot be made: {error}") from error
+    except OSError as error:
+        raise UnwritableError(
+            f"{argument}: {folder} cannot be made: {error.strerror or error}"
+        ) from error
     if fault:
         raise CacheError(
             f"{argument}: {folder} {fault}, expected a folder of our own with mode 0700: what is "
             "in it gets executed"
         )
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UnwritableError(f"{argument}: {folder} cannot be written")
     return folder
 
 

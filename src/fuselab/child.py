@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+PR_SET_PDEATHSIG = 1  # of linux/prctl.h
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process in a session of its own; `options` are Popen's.
+
+    A terminal's Ctrl-C is for this process alone, which ends the other and all that it started.
+    """
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=_end_with_parent, **options)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """End a process of `start` and all that it started, at once."""
+    # The group outlives its leader where a tool in between, or a compiler, was left behind.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel kill this process when the lab dies; a new session hides it from signals."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ask(
@@ -23,28 +50,28 @@ def ask(
     variables = {"KINETO_LOG_LEVEL": "6", **os.environ, **(env or {})}
     with tempfile.TemporaryDirectory() as folder:
         asked, said = Path(folder) / "question", Path(folder) / "answers"
-        asked.write_text(json.dumps(question))
+        asked.write_text(json.dumps(question), encoding="utf-8")
         said.touch()
         command = [sys.executable, "-m", module, str(asked), str(said)]
+        process = start(command, env=variables, stdout=sys.stderr)
         try:
-            done = subprocess.run(
-                command, env=variables, stdout=sys.stderr, timeout=seconds, check=False
-            )
-            why = f"its process ended with code {done.returncode}"
+            why = f"its process ended with code {process.wait(seconds)}"
         except subprocess.TimeoutExpired:
             why = f"not done after {seconds:g} s (--timeout)"
-        *lines, _ = said.read_text().split("\n")  # the last may be half a line
+        finally:
+            end(process)
+        *lines, _ = said.read_text(encoding="utf-8").split("\n")  # the last may be half a line
     return [json.loads(line) for line in lines], why
 
 
 def question() -> Any:
     """Return, in the process, what it was asked."""
-    return json.loads(Path(sys.argv[1]).read_text())
+    return json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
 
 
 def answer(said: object) -> None:
     """Add an answer, in the process."""
-    with Path(sys.argv[2]).open("a") as file:
+    with Path(sys.argv[2]).open("a", encoding="utf-8") as file:
         file.write(json.dumps(said) + "\n")
 
 

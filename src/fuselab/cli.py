@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
 
-from fuselab import inside
+from fuselab import inside, streams
+from fuselab.errors import LabError
 from fuselab.options import as_json, device, timeout
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
@@ -19,7 +21,23 @@ RESUMED = ("run", "tune")
 Command = Callable[..., Any]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Verbs(click.Group):
+    """The group of all verbs; a closed pipe is ours to judge, not click's."""
+
+    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*arguments, **extra)
+        except BrokenPipeError as error:
+            raise streams.ClosedPipeError from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise streams.ClosedPipeError from error
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="fuseline", prog_name="fuselab")
 def cli() -> None:
     """Check, measure and compare operators: ours, or your own from a Python file."""
@@ -28,46 +46,41 @@ def cli() -> None:
 def command(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (sys.argv by default) and return its exit code.
 
-    0 ok, 1 failed, 2 usage, 3 no data, 130 interrupted.
+    0 ok, 1 failed, 2 usage, 3 no data, or a file or stream that cannot be written, 130 interrupted,
+    141 closed pipe.
     """
     try:
-        return _command(arguments)
+        code = _command(arguments)
+        sys.stdout.flush()
+        return code
+    except (streams.ClosedPipeError, BrokenPipeError):
+        streams.settle()
+        return streams.CLOSED_PIPE
+    except OSError as error:  # a file that cannot be written, a full disk
+        return _fail(f"error: {error}", 3)
     except (click.Abort, KeyboardInterrupt):
         verb = next(iter(sys.argv[1:] if arguments is None else arguments), "")
         then = "; the same command goes on from here" if verb in RESUMED else ""
-        click.echo(f"interrupted{then}", err=True)
-        return INTERRUPTED
+        return _fail(f"interrupted{then}", INTERRUPTED)
 
 
 def _command(arguments: Sequence[str] | None) -> int:
-    from fuselab.explain.run import ExplainError
-    from fuselab.plan import PlanError
-    from fuselab.runner import WorkerError
-    from fuselab.store import StoreError
-    from fuselab.trace.call import CallError
-    from fuselab.worker.specs import SpecError
-
     try:
-        return int(cli.main(arguments, standalone_mode=False) or 0)
+        return int(cli.main(arguments, prog_name="fuselab", standalone_mode=False) or 0)
     except click.exceptions.Exit as stop:
         return stop.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (PlanError, SpecError) as error:
-        return _fail(error, 2)
-    except (CallError, ExplainError) as error:
-        return _fail(error, 1)
-    except (StoreError, WorkerError) as error:
-        return _fail(error, 3)
-    except BrokenPipeError:
-        raise
-    except OSError as error:  # a file that cannot be written, a full disk
-        return _fail(error, 3)
+    except LabError as error:
+        return _fail(f"error: {error}", error.code)
 
 
-def _fail(error: Exception, code: int) -> int:
-    click.echo(f"error: {error}", err=True)
+def _fail(said: str, code: int) -> int:
+    """Say why on standard error, as far as that goes, and return the code."""
+    with suppress(OSError):
+        click.echo(said, err=True)
+    streams.settle()
     return code
 
 

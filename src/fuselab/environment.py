@@ -47,9 +47,9 @@ def code(op: str, source: str, *versions: str, tables: bool = True) -> str:
         if tables:
             files += (library / "ops" / op / "tuned").glob("*.json")
     if tables:
-        files += tuned.user_file(op, "any").parent.glob("*.json")
+        files += tuned.user_files(op)
     digest = hashlib.sha256(binary.encode())
-    for file in sorted(f for f in files if f.is_file()):
+    for file in sorted(f for f in files if os.access(f, os.R_OK) and f.is_file()):
         digest.update(file.read_bytes())
     for text in versions:
         digest.update(text.encode())
@@ -102,7 +102,7 @@ def _machine() -> dict[str, Any]:
 
 def _cpu_model() -> str | None:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return platform.processor() or None
     return next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), None)
@@ -156,7 +156,11 @@ def _git() -> tuple[str | None, bool | None]:
 def _run_git(root: Path, *arguments: str) -> str | None:
     try:
         done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=20
+            ["git", "-C", str(root), *arguments],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=20,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group
 from fuselab.precision import STANDARD
 
@@ -17,8 +18,10 @@ TIMERS = {"cuda": ("cupti", "graph", "events", HOST), "cpu": ("wall",)}
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
-class PlanError(ValueError):
+class PlanError(LabError, ValueError):
     """A filter names something that does not exist; the text lists what does."""
+
+    code = 2
 
 
 @dataclass(frozen=True)

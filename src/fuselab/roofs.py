@@ -53,15 +53,14 @@ def save(environment: Mapping[str, Any], found: Mapping[str, Any]) -> Roofs:
     if not roofs.good:
         raise ValueError(f"roofs: got {found}, expected finite numbers above 0")
     place = _place(environment)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(json.dumps(asdict(roofs), indent=1))
+    place.write_text(json.dumps(asdict(roofs), indent=1), encoding="utf-8")
     return roofs
 
 
 def load(environment: Mapping[str, Any]) -> Roofs | None:
     """Return what was measured last in such an environment, None if nothing good was."""
     try:
-        found = Roofs(**json.loads(_place(environment).read_text()))
+        found = Roofs(**json.loads(_place(environment).read_bytes()))
         return found if found.good else None
     except (OSError, ValueError, TypeError, AttributeError):
         return None

@@ -22,6 +22,7 @@ from time import monotonic
 from typing import Any
 
 from fuselab import caches, variables
+from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group, Measurement, Status
 from fuselab.pooling import pool
 from fuselab.precision import LEVELS
@@ -38,8 +39,10 @@ GROUPS = 200
 _INNERMOST = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in (.+)', re.MULTILINE)
 
 
-class WorkerError(RuntimeError):
+class WorkerError(LabError, RuntimeError):
     """The worker process for a device does not start; the text says why."""
+
+    code = 3
 
 
 class Cancelled(Exception):

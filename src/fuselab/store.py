@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from fuselab import body, precision
+from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group, Measurement
 from fuselab.plain import plain
 
@@ -68,8 +69,10 @@ _FROM_1 = (
 )
 
 
-class StoreError(RuntimeError):
+class StoreError(LabError, RuntimeError):
     """A folder that is missing, not a run, of a newer schema or corrupt; the text says which."""
+
+    code = 3
 
 
 class Store:

@@ -80,7 +80,7 @@ def test_what_is_no_speed_is_neither_kept_nor_taken(speed: float, where: str, ca
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"memory": 1, "compute": {}}', "\x00"])
 def test_a_file_that_holds_no_roofs_is_none(text: str, cache: None) -> None:
     file = roofs._place({})
-    file.parent.mkdir(parents=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text)
     assert roofs.load({}) is None
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -64,8 +68,7 @@ def test_a_row_gets_the_first_tile_that_reaches_to_it() -> None:
 
 def test_the_users_table_wins_over_the_shipped_one(home: Path, shipped: Path) -> None:
     assert tuned.find("op", shipped, "NVIDIA H200").tile("fwd", 2, 1) == Tile(1024, 4)
-    file = tuned.user_file("op", "NVIDIA H200")
-    assert file == home / "config" / "fuseline" / "tuned" / "op" / "nvidia-h200.json"
+    file = home / "config" / "fuseline" / "tuned" / "op" / "nvidia-h200.json"
     tuned.save(table("NVIDIA H200", Tile(512, 2, weight_first=True)), file)
     assert tuned.find("op", shipped, "NVIDIA H200").tile("fwd", 2, 1) == Tile(512, 2, 1, 1, True)
 
@@ -83,7 +86,67 @@ def test_the_variable_names_another_folder(
 def test_a_relative_xdg_folder_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "somewhere")
     monkeypatch.delenv(tuned.FOLDER, raising=False)
-    assert tuned.user_file("op", "G").is_relative_to(Path.home() / ".config")
+    assert tuned.user_folder("op") == Path.home() / ".config" / "fuseline" / "tuned" / "op"
+
+
+def nobody(uid: int) -> None:
+    raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+
+@pytest.mark.parametrize("op_folder", [None, "mine"])
+def test_without_a_home_the_shipped_table_serves(
+    home: Path, shipped: Path, monkeypatch: pytest.MonkeyPatch, op_folder: str | None
+) -> None:
+    for name in ("HOME", "XDG_CONFIG_HOME", tuned.FOLDER):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    if op_folder:
+        monkeypatch.setenv(tuned.FOLDER, str(home / op_folder))
+        tuned.save(table("NVIDIA H200", Tile(512, 2)), home / op_folder / "op/nvidia-h200.json")
+    found = tuned.find("op", shipped, "NVIDIA H200").tile("fwd", 2, 1)
+    assert found == (Tile(512, 2) if op_folder else Tile(1024, 4))
+    assert len(tuned.user_files("op")) == (1 if op_folder else 0)
+
+
+AS_ANOTHER = """
+import os, sys
+from pathlib import Path
+from fuseline.core import tuned
+if os.getuid() == 0:
+    os.setgroups([]); os.setgid(12345); os.setuid(12345)
+assert not tuned.user_files("op")
+print(tuned.find("op", Path(sys.argv[1]), "NVIDIA H200").gpu)
+"""
+
+
+def test_a_home_that_cannot_be_read_counts_as_empty(
+    shipped: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    table_folder = other / ".config" / "fuseline" / "tuned" / "op"
+    table_folder.mkdir(parents=True)
+    (table_folder / "nvidia-h200.json").write_text("not to be read")
+    monkeypatch.setenv("HOME", str(other))
+    for name in ("XDG_CONFIG_HOME", tuned.FOLDER):
+        monkeypatch.delenv(name, raising=False)
+    readable = Path(tempfile.mkdtemp())
+    try:
+        shutil.copytree(shipped, readable / "shipped")
+        readable.chmod(0o755)
+        other.chmod(0o000)
+        command = [sys.executable, "-c", AS_ANOTHER, str(readable / "shipped")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    finally:
+        other.chmod(0o700)
+        shutil.rmtree(readable)
+    assert done.stdout == "NVIDIA H200\n", done.stderr
+
+
+def test_a_table_that_an_editor_of_windows_has_saved_is_read(home: Path, shipped: Path) -> None:
+    file = home / "config" / "fuseline" / "tuned" / "op" / "nvidia-h200.json"
+    tuned.save(table("NVIDIA H200", Tile(512, 2)), file)
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    assert tuned.find("op", shipped, "NVIDIA H200").tile("fwd", 2, 1) == Tile(512, 2)
 
 
 def test_an_unknown_gpu_gets_the_nearest_table_and_says_how_to_make_its_own(

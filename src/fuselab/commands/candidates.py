@@ -12,9 +12,10 @@ import click
 from fuselab import environment
 from fuselab.candidates.record import to_markdown
 from fuselab.candidates.run import run as tuned
-from fuselab.commands import exits, select
+from fuselab.commands import exits, paths, select
 from fuselab.compiling.subjects import check, names
 from fuselab.plan import PlanError
+from fuselab.report.files import replace
 
 
 def run(
@@ -27,7 +28,7 @@ def run(
 ) -> int:
     """Print every kernel's candidates; 1 if a subject has none."""
     check(subjects)
-    select.check_folder("--out", out)
+    paths.check_folder("--out", out)
     where = select.device_of(device)
     if where == "cpu":
         raise PlanError("device: got 'cpu', expected a GPU: Inductor tunes nothing on a CPU")
@@ -37,8 +38,6 @@ def run(
     record = [asdict(one) for one in found]
     click.echo(json.dumps(record) if as_json else table.rstrip())
     if out is not None:
-        folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "candidates.md").write_text(table)
-        (folder / "candidates.json").write_text(json.dumps(record) + "\n")
+        replace(Path(out) / "candidates.md", table)
+        replace(Path(out) / "candidates.json", json.dumps(record) + "\n")
     return exits.FAILED if any(one.error for one in found) else exits.OK

@@ -10,10 +10,11 @@ from pathlib import Path
 import click
 
 from fuselab import environment
-from fuselab.commands import exits, select
+from fuselab.commands import exits, paths, select
 from fuselab.compiling.bench import bench
 from fuselab.compiling.record import to_markdown
 from fuselab.compiling.subjects import check, names
+from fuselab.report.files import replace
 
 
 def run(
@@ -26,7 +27,7 @@ def run(
 ) -> int:
     """Compile all subjects, or those named; 1 if one has no figures."""
     check(subjects)
-    select.check_folder("--out", out)
+    paths.check_folder("--out", out)
     where = select.device_of(device)
     rows = bench(subjects or names(), where, timeout)
     about = environment.collect(where)
@@ -36,7 +37,6 @@ def run(
     click.echo(json.dumps(record) if as_json else table.rstrip())
     if out is not None:
         stem = Path(out) / f"compile-bench-{where.partition(':')[0]}"
-        stem.parent.mkdir(parents=True, exist_ok=True)
-        stem.with_suffix(".md").write_text(table)
-        stem.with_suffix(".json").write_text(json.dumps(record) + "\n")
+        replace(stem.with_suffix(".md"), table)
+        replace(stem.with_suffix(".json"), json.dumps(record) + "\n")
     return exits.FAILED if any(row.error for row in rows) else exits.OK

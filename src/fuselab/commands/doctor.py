@@ -90,7 +90,9 @@ def _tool(name: str, programs: tuple[str, ...], remedy: str) -> Item:
         path = shutil.which(program)
         if path is None:
             continue
-        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20)
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, encoding="utf-8", errors="replace", timeout=20
+        )
         lines = [line for line in done.stdout.splitlines() if line.strip()]
         line = next((x for x in lines if "release" in x), lines[0] if lines else program)
         return Item(name, GOOD, line.strip())

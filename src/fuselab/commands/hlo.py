@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from fuselab.commands import exits, select
+from fuselab.commands import exits, paths, select
 from fuselab.plan import Filters, PlanError, check_names
 from fuselab.worker import specs
 from fuseline.core.spec import Direction
@@ -27,7 +27,7 @@ def run(
     """Compile and print; with `out`, write the page DIR/hlo.html too."""
     if find_spec("jax") is None:
         raise PlanError("jax is not installed: pip install 'fuseline[jax]'")
-    select.check_folder("--out", out)
+    paths.check_folder("--out", out)
     from fuselab.hlo import page, record, text
 
     found = specs.load()

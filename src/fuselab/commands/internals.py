@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fuselab.commands import exits, select
+from fuselab.commands import exits, paths
 from fuselab.internals import folders
 from fuselab.plan import PlanError
 
@@ -19,7 +19,7 @@ def run(*, folder: str, only: Sequence[str] = (), out: str) -> int:
         raise PlanError(f"--folder: got {folder!r}, expected a folder with */run.py: a checkout's")
     if unknown := [name for name in only if name not in found]:
         raise PlanError(f"--only: got {unknown[0]!r}, expected one of: {', '.join(found)}")
-    select.check_folder("--out", out)
+    paths.check_folder("--out", out)
     ran = [folders.run(found[name], Path(out).resolve()) for name in only or found]
     for one in ran:
         click.echo(f"{one.name}: {one.seconds:.0f} s, exit code {one.code}" + _noisy(one))

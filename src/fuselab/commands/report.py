@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fuselab import metrics
-from fuselab.commands import exits
+from fuselab.commands import exits, paths
 from fuselab.metrics import Record
 from fuselab.model import Measurement
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
@@ -36,6 +36,7 @@ def run(
         **({"--picture": Path(picture)} if picture else {}),
     }
     _check(files, Path(folder))
+    paths.check_folder("--grid", grid)
     with Store.open_readonly(folder) as store:
         measured = list(store.measurements())
         view = build.build(measured, store.environment(), store.span())
@@ -60,8 +61,6 @@ def run(
 
 
 def _grids(measured: Sequence[Measurement], folder: Path) -> list[Path]:
-    if folder.exists() and not folder.is_dir():
-        raise PlanError(f"--grid: got {str(folder)!r}, a file; expected a folder")
     try:
         return grids.write(measured, folder)
     except grids.NoGrid as error:
@@ -72,8 +71,7 @@ def _check(files: Mapping[str, Path], folder: Path) -> None:
     """Raise PlanError for a file that is to be written over another, or over the run itself."""
     taken = {(folder / name).resolve(): "the run's own file" for name in STORED}
     for option, path in files.items():
-        if path.is_dir():
-            raise PlanError(f"{option}: got {str(path)!r}, a folder; expected a file")
+        paths.check_file(option, path)
         if found := taken.get(path.resolve()):
             raise PlanError(f"{option}: got {str(path)!r}, {found}; expected another file")
         taken[path.resolve()] = f"the file of {option}"

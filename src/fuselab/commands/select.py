@@ -128,9 +128,3 @@ def device_of(name: str | None) -> str:
 def dtype_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return full dtype names for short ones (fp32, bf16)."""
     return tuple(DTYPE_ALIASES.get(name, name) for name in names)
-
-
-def check_folder(option: str, path: str | None) -> None:
-    """Raise PlanError if something that is no folder is where one is to be written."""
-    if path is not None and Path(path).exists() and not Path(path).is_dir():
-        raise PlanError(f"{option}: got {path!r}, a file; expected a folder")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fuselab.commands import exits, select
+from fuselab.commands import exits, paths, select
 from fuselab.trace.call import prepare
 from fuselab.trace.page import write_page
 from fuselab.trace.record import trace
@@ -25,7 +25,7 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Trace a call and print it; with `out`, write the page DIR/trace.html too."""
-    select.check_folder("--out", out)
+    paths.check_folder("--out", out)
     call = prepare(expression, setup=setup, under=under, device=select.device_of(device))
     seen = trace(call)
     click.echo(json.dumps(to_record(seen)) if as_json else to_text(seen, depth).rstrip())

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from fuselab.commands import exits, select
+from fuselab.commands import exits, paths, select
 from fuselab.plan import PlanError
+from fuselab.report.files import replace
 from fuselab.training.bench import bench, to_markdown
 from fuselab.training.plot import draw
 from fuselab.training.record import Missing, Trained, apart, trained
@@ -31,7 +32,7 @@ def run(
     """Train each variant in a process of its own; 1 if one fails or fp32 losses differ too much."""
     if unknown := [name for name in variants if name not in VARIANTS]:
         raise PlanError(f"--variant: got {unknown[0]!r}, expected one of: {', '.join(VARIANTS)}")
-    select.check_folder("--out", out)
+    paths.check_folder("--out", out)
     where = select.device_of(device).partition(":")[0]
     if where == "cpu" and size == "full":
         raise PlanError("--size: got 'full' on cpu, expected a GPU; small and medium run here")
@@ -45,10 +46,9 @@ def run(
     click.echo(json.dumps(record) if as_json else table.rstrip())
     if out is not None:
         folder = Path(out)
-        folder.mkdir(parents=True, exist_ok=True)
         stem = f"train-{size}-{where}"
-        (folder / f"{stem}.md").write_text(table)
-        (folder / f"{stem}.json").write_text(json.dumps(record) + "\n")
+        replace(folder / f"{stem}.md", table)
+        replace(folder / f"{stem}.json", json.dumps(record) + "\n")
         if trained(rows):
             draw(trained(rows), folder / f"{stem}.svg")
     if not trained(rows):

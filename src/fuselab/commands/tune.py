@@ -18,7 +18,7 @@ from time import monotonic
 from typing import Any
 
 from fuselab import caches, comparison, environment, runner, stats
-from fuselab.commands import exits, landscapes, prepare, select
+from fuselab.commands import exits, landscapes, paths, prepare, select
 from fuselab.commands.progress import Steps
 from fuselab.commands.tiles import Choice, Found, Slot, time_us
 from fuselab.comparison import Pair, Verdict
@@ -56,8 +56,9 @@ def run(
 ) -> int:
     """Measure for `budget` seconds, write the table, say what changed; 3 if nothing is measured."""
     chosen = select.device_of(device)
-    select.check_folder("--landscape", landscape)
+    paths.check_folder("--landscape", landscape)
     source, spec, tuning = _target(target)
+    paths.check_file("--out", _file(out, spec.name, ""))
     filters = replace(filters, device=chosen)
     check_names([select.row(spec, source)], filters)
     reason = spec.implementation(tuning.impl).unavailable(chosen.split(":")[0])
@@ -76,7 +77,7 @@ def run(
     if not choices:
         _say("no class is measured yet; the same command with a larger --budget goes on")
         return exits.NO_DATA
-    file = Path(out) if out else tuned.user_file(spec.name, gpu)
+    file = _file(out, spec.name, gpu)
     tuned.save(_table(present, gpu, tuning, choices), file)
     if landscape:
         asked = {"source": source, "op": spec.name, "device": chosen}
@@ -91,6 +92,14 @@ def run(
     if len(choices) < len(slots):
         _say("the same command goes on with the others")
     return exits.OK
+
+
+def _file(out: str | None, op: str, gpu: str) -> Path:
+    """Return the file to write; PlanError where none is named and there is no home folder."""
+    folder = tuned.user_folder(op)
+    if not out and folder is None:
+        raise PlanError("--out: got nothing, expected FILE: there is no home folder to write to")
+    return Path(out) if out else Path(folder or "", tuned.file_name(gpu))
 
 
 def _target(target: str) -> tuple[str, OpSpec, Tuning]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -16,13 +13,12 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from fuselab import caches
+from fuselab import caches, child
 from fuselab.counters import Task
 
 CHILD = "fuselab.worker.child"
 LOADED = "loaded"  # the file beside the request that says so
 POLL_S = 0.02
-PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 Answer = dict[str, Any]
 
@@ -48,17 +44,15 @@ class Child:
         self._folder = tempfile.TemporaryDirectory(prefix="fuselab-")
         files = (Path(self._folder.name) / name for name in ("request", LOADED, "answer"))
         request, self._loaded, self._answer = files
-        request.write_text(json.dumps([asdict(task) for task in tasks]))
-        self._process = subprocess.Popen(
+        request.write_text(json.dumps([asdict(task) for task in tasks]), encoding="utf-8")
+        self._process = child.start(
             [*prefix, sys.executable, "-m", CHILD, mode, str(request), str(self._answer)],
             env={**os.environ, **caches.variables(), **(env or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
             errors="replace",
-            start_new_session=True,
-            preexec_fn=_end_with_parent,
         )
 
     def load(self, seconds: float) -> None:
@@ -75,31 +69,19 @@ class Child:
         except subprocess.TimeoutExpired as late:
             raise ChildError(f"no answer within {seconds:g} s") from late
         finally:
-            self._end()
+            child.end(self._process)
         if not self._answer.is_file():
             line = (output.strip().splitlines() or [""])[-1].strip()
             raise ChildError(f"the child ended with exit code {self._process.returncode}: {line}")
-        found: list[Answer] = json.loads(self._answer.read_text())
+        found: list[Answer] = json.loads(self._answer.read_text(encoding="utf-8"))
         return found
-
-    def _end(self) -> None:
-        # The group outlives its leader where a tool in between, or a compiler, was left behind.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
 
     def __enter__(self) -> Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end()
+        child.end(self._process)
         self._folder.cleanup()
-
-
-def _end_with_parent() -> None:
-    """Have the kernel kill this process when the lab dies; a new session hides it from signals."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def ask(
@@ -111,8 +93,8 @@ def ask(
     env: Mapping[str, str] | None = None,
 ) -> list[Answer]:
     """Run one child over the tasks and return its answers."""
-    with Child(mode, tasks, prefix=prefix, env=env) as child:
-        return child.answers(seconds)
+    with Child(mode, tasks, prefix=prefix, env=env) as started:
+        return started.answers(seconds)
 
 
 def answers(

@@ -129,7 +129,7 @@ def profile(
             answers = ask(mode, tasks, seconds * len(tasks), prefix=words)
         except ChildError as error:
             failure = error
-        text = log.read_text(errors="replace") if log.is_file() else ""
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     reason = complaint(text)
     if reason:
         raise CounterError(reason)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fuselab import caches, child
+from fuselab.errors import LabError
 from fuselab.explain.record import Explanation, from_record
 from fuselab.explain.target import locate
 from fuselab.plan import PlanError
 
 
-class ExplainError(RuntimeError):
+class ExplainError(LabError, RuntimeError):
     """The user's function could not be explained: it raised, crashed, or took too long."""
 
 

@@ -31,7 +31,7 @@ def examples() -> dict[str, Path]:
     """Return the shipped examples: function -> file."""
     found: dict[str, Path] = {}
     for file in sorted(EXAMPLES.glob("[a-z]*.py")):
-        tree = ast.parse(file.read_text())
+        tree = ast.parse(file.read_text(encoding="utf-8"))
         names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
         found |= {name: file for name in names if not name.endswith("inputs")}
     return found

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, time
 
-from fuselab import environment
+from fuselab import child, environment
 from fuselab.load import OtherLoad
 from fuselab.page import environment as templates
 from fuselab.report.files import replace
@@ -44,17 +43,21 @@ def run(script: Path, out: Path) -> Ran:
     begin, since = perf_counter(), time() - 1  # a file system's clock is coarse
     command = [sys.executable, str(script.resolve()), "--out", str(out / name)]
     with OtherLoad() as load:
-        done = subprocess.run(command, check=False)
+        process = child.start(command)
+        try:
+            code = process.wait()
+        finally:
+            child.end(process)
     found = (f for f in (out / name).rglob("*") if f.suffix in SHOWN and f.is_file())
     files = sorted(str(f.relative_to(out)) for f in found if f.stat().st_mtime >= since)
-    seconds, code = perf_counter() - begin, done.returncode
+    seconds = perf_counter() - begin
     return Ran(name, _about(script), seconds, code, tuple(files), load.disturbance)
 
 
 def _about(script: Path) -> str:
     """Return the heading of the folder's page."""
     page = script.with_name("README.md")
-    first = page.read_text().partition("\n")[0] if page.is_file() else ""
+    first = page.read_text(encoding="utf-8").partition("\n")[0] if page.is_file() else ""
     return first.removeprefix("# ").partition(": ")[2] or first
 
 

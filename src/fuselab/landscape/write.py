@@ -11,6 +11,7 @@ from typing import Any
 
 from fuselab import child
 from fuselab.landscape.record import Kernel, Landscape, to_markdown
+from fuselab.report.files import replace
 
 
 def kernels(request: dict[str, Any], seconds: float) -> list[tuple[Kernel, ...]]:
@@ -23,10 +24,9 @@ def write(found: Sequence[Landscape], what: str, folder: Path) -> None:
     """Write DIR/landscape.md and .json, and a heat map for each direction and dtype."""
     from fuselab.landscape.draw import draw  # matplotlib, only where something is drawn
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "landscape.md").write_text(f"# {what}\n\n{to_markdown(found)}")
+    replace(folder / "landscape.md", f"# {what}\n\n{to_markdown(found)}")
     record = {"what": what, "landscapes": [asdict(land) for land in found]}
-    (folder / "landscape.json").write_text(json.dumps(record) + "\n")
+    replace(folder / "landscape.json", json.dumps(record) + "\n")
     for (direction, dtype), some in groupby(found, key=lambda land: (land.direction, land.dtype)):
         lands = list(some)
         title = f"{what}, {direction} {dtype}: time to the best tile's; frame: kept, x: not right"

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 import fuseline
+from fuselab.errors import LabError
 from fuselab.plan import PlanError
 
 UNDER: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
@@ -25,7 +26,7 @@ UNDER: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
 }
 
 
-class CallError(RuntimeError):
+class CallError(LabError, RuntimeError):
     """The user's call, or its setup, raised; the text says what and where it stood."""
 
 

@@ -74,7 +74,7 @@ def _dispatched(text: str) -> list[str]:
 @cache
 def _entries(file: str) -> dict[str, Entry]:
     field, found = _FIELD[file], {}
-    lines = _packaged(file).read_text().splitlines()
+    lines = _packaged(file).read_text(encoding="utf-8").splitlines()
     starts = [i for i, line in enumerate(lines) if line.startswith("- ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         if lines[start].startswith(field):

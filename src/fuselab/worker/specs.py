@@ -3,34 +3,42 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
+from fuseline.core.spec_fields import OpSpecError
+from fuseline.testing.place import place, told
 
 from fuselab import environment
+from fuselab.errors import LabError
 from fuselab.plan import CEILING
 from fuselab.worker.baselines import BASELINES
-from fuseline import table
-from fuseline.core import tuned
+from fuseline import table, testing
+from fuseline.core import spec_fields, tuned
 from fuseline.core.spec import Implementation, OpSpec, Tuning
-from fuseline.core.tuned import Table
+from fuseline.core.tuned import Table, TunedError
 
 TABLE = ""
 # Before a source: its operators with their tiles in the place of the implementations.
 TILES = "tiles of "
 RESERVED = (CEILING, *BASELINES)
+_KEYWORD = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 
-class SpecError(ValueError):
+class SpecError(LabError, ValueError):
     """A file that cannot be imported or holds no OpSpec; the text says which."""
+
+    code = 2
 
 
 @cache
@@ -90,31 +98,33 @@ def present_table(op: str, tuning: Tuning, gpu: str) -> Table:
     """Return the launch parameters that the operator uses now."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # who tunes need not be told to
-        return tuned.find(op, tuning.shipped, gpu)
+        try:
+            return tuned.find(op, tuning.shipped, gpu)
+        except TunedError as error:
+            raise SpecError(str(error)) from error
 
 
 def _validate(source: str, spec: OpSpec) -> None:
-    """Refuse names that the store could not tell apart, or that mean something else there."""
+    """Refuse names that mean something else in the store."""
     where = f"{source}: operator {spec.name!r}"
+    names = [("operator", spec.name), *(("case", case.name) for case in spec.cases)]
+    names += [("implementation", impl.name) for impl in spec.implementations]
+    for kind, name in names:
+        if "/" in name:
+            raise SpecError(f"{where}: {kind} {name!r}, expected a text without '/'")
     if spec.name == CEILING:
         raise SpecError(f"{where}: this name is the lab's own, choose another")
-    impls = [impl.name for impl in spec.implementations]
-    cases = [case.name for case in spec.cases]
-    for kind, names in (("implementation", impls), ("case", cases)):
-        for name in names:
-            if not isinstance(name, str) or not name or "/" in name:
-                raise SpecError(f"{where}: {kind} {name!r}, expected a text without '/'")
-            if names.count(name) > 1:
-                raise SpecError(f"{where}: two {kind}s are named {name!r}")
-    for name in impls:
-        if name in RESERVED:
+    try:
+        for suite in spec.suite_dtypes:
+            spec_fields.one_of(f"operator {spec.name!r}", "suite_dtypes", suite, spec.suites)
+    except OpSpecError as error:
+        raise SpecError(f"{source}: {error}") from error
+    for impl in spec.implementations:
+        if impl.name in RESERVED:
             raise SpecError(
-                f"{where}: implementation {name!r}, a name that the lab gives its own: "
+                f"{where}: implementation {impl.name!r}, a name that the lab gives its own: "
                 f"{', '.join(RESERVED)}"
             )
-    for case in spec.cases:
-        if isinstance(case.suites, str):
-            raise SpecError(f"{where}: case {case.name!r}: suites is a text, expected a tuple")
 
 
 def _import(path: Path) -> ModuleType:
@@ -130,9 +140,19 @@ def _import(path: Path) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr):  # stdout is for our own words
             found.loader.exec_module(module)
+    except OpSpecError as error:
+        raise SpecError(f"{place(error) or path}: {error}") from error
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{path}: cannot be imported: {type(error).__name__}: {error}") from error
+        raise SpecError(f"{path}: cannot be imported: {told(error)}{_hint(error)}") from error
     return module
+
+
+def _hint(error: BaseException) -> str:
+    """Return the field that was meant by a keyword that a class of `fuseline.testing` lacks."""
+    found = _KEYWORD.search(str(error))
+    known = getattr(getattr(testing, found[1], None), "__dataclass_fields__", ()) if found else ()
+    near = get_close_matches(found[2], known, 1) if found else []
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _collect(values: Any) -> Iterator[OpSpec]:

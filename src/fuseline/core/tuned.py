@@ -77,13 +77,29 @@ class Table:
         return next(tile for row, tile in entries if row is None or n <= row)
 
 
-def user_file(op: str, gpu: str) -> Path:
-    """Return where a user's own table lies: in FUSELINE_TUNED, else in the configuration folder."""
+def user_folder(op: str) -> Path | None:
+    """Return where a user's own tables of an operator lie; None where the user has no home folder.
+
+    That is FUSELINE_TUNED, else fuseline/tuned in XDG_CONFIG_HOME or ~/.config.
+    """
+    if chosen := os.environ.get(FOLDER):
+        return Path(chosen) / op
     base = os.environ.get("XDG_CONFIG_HOME", "")
-    # The standard has a relative path count as none.
-    config = Path(base) if os.path.isabs(base) else Path.home() / ".config"
-    chosen = os.environ.get(FOLDER)
-    return (Path(chosen) if chosen else config / "fuseline" / "tuned") / op / file_name(gpu)
+    try:
+        # The standard has a relative path count as none.
+        config = Path(base) if os.path.isabs(base) else Path.home() / ".config"
+    except RuntimeError:  # neither HOME nor an entry of this user in the password database
+        return None
+    return config / "fuseline" / "tuned" / op
+
+
+def user_files(op: str) -> list[Path]:
+    """Return a user's own tables of an operator, as far as their folder can be read."""
+    folder = user_folder(op)
+    try:
+        return sorted(folder.glob("*.json")) if folder else []
+    except OSError:
+        return []
 
 
 def file_name(gpu: str) -> str:
@@ -96,8 +112,10 @@ def find(op: str, shipped: Path, gpu: str | None) -> Table:
     gpu: None where there is none, which is no reason for a warning.
     """
     if gpu is not None:
-        for file in (user_file(op, gpu), shipped / file_name(gpu)):
-            if file.is_file():
+        for folder in (user_folder(op), shipped):
+            file = folder and folder / file_name(gpu)
+            # Unlike Path's, this says no of what lies in a folder that cannot be read.
+            if file and os.path.isfile(file):
                 return load(file)
         warnings.warn(
             f"fuseline.{op} (triton) knows no launch parameters for {gpu} and takes those of "
@@ -111,7 +129,7 @@ def find(op: str, shipped: Path, gpu: str | None) -> Table:
 def load(file: Path) -> Table:
     """Return the table of a file; TunedError if it is not one."""
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_bytes())  # which knows the mark that an editor may begin with
     except (OSError, ValueError) as error:
         raise TunedError(f"{file}: cannot be read: {error}") from error
     if not isinstance(found, dict):
@@ -145,7 +163,9 @@ def save(table: Table, file: Path) -> None:
 
 
 def _replace(file: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=file.parent, suffix=".tmp", delete=False) as new:
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=file.parent, suffix=".tmp", delete=False
+    ) as new:
         try:
             new.write(text)
             new.flush()

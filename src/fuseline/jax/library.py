@@ -49,7 +49,9 @@ def _compiled() -> ctypes.CDLL:
         command = [compiler, "-std=c++17", "-O2", "-fPIC", "-shared"]
         command += ["-isystem", jax.ffi.include_dir(), str(source), "-o", str(out)]
         try:
-            subprocess.run(command, check=True, capture_output=True, text=True)
+            subprocess.run(
+                command, check=True, capture_output=True, encoding="utf-8", errors="replace"
+            )
         except OSError as error:
             raise RuntimeError(
                 f"fuseline.jax needs a C++ compiler: {compiler} cannot be run ({error.strerror}); "

@@ -1,0 +1,135 @@
+"""Standard streams: closed, full, gone, or of few characters; and an interruption."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fuselab.streams import CLOSED_PIPE
+
+FUSELAB = (sys.executable, "-m", "fuselab")
+QUICK = (("list", "softmax"), ("--help",), ("explain", "--list"))
+INTERRUPTED = 130
+
+
+def shell(redirection: str, *verb: str) -> subprocess.CompletedProcess[bytes]:
+    line = f'"$@" {redirection}'
+    command = ["bash", "-c", line, "bash", *FUSELAB, *verb]
+    return subprocess.run(command, capture_output=True, check=False, timeout=120)
+
+
+def closed_pipe() -> int:
+    """Return an end to write to of a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    return write
+
+
+@pytest.mark.parametrize("verb", QUICK, ids="-".join)
+def test_a_closed_pipe_is_no_failure(verb: tuple[str, ...]) -> None:
+    pipe = closed_pipe()
+    done = subprocess.run([*FUSELAB, *verb], stdout=pipe, stderr=subprocess.PIPE, check=False)
+    os.close(pipe)
+    assert (done.returncode, done.stderr) == (CLOSED_PIPE, b"")
+
+
+def test_neither_is_that_of_the_errors() -> None:
+    pipe = closed_pipe()
+    done = subprocess.run([*FUSELAB, "list", "nope"], stderr=pipe, check=False)
+    os.close(pipe)
+    assert done.returncode == 2  # that was wrong, whoever hears of it
+
+
+@pytest.mark.parametrize("verb", QUICK, ids="-".join)
+def test_a_full_disk_is_exit_3_in_one_line(verb: tuple[str, ...]) -> None:
+    done = shell(">/dev/full", *verb)
+    assert done.returncode == 3
+    assert done.stderr.decode().splitlines() == ["error: [Errno 28] No space left on device"]
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_take_nothing(redirection: str, tmp_path: Path) -> None:
+    done = shell(redirection, "list", "softmax")
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert bool(done.stdout) == (redirection == "2>&-")
+
+
+@pytest.mark.parametrize("verb", [*QUICK, ("list", "no-such-√")], ids="-".join)
+def test_a_terminal_of_few_characters(verb: tuple[str, ...]) -> None:
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([*FUSELAB, *verb], capture_output=True, env=env, check=False)
+    assert done.returncode == (2 if verb[-1] == "no-such-√" else 0), done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_a_locale_of_ascii(tmp_path: Path) -> None:
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([*FUSELAB, "list"], capture_output=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.isascii()
+
+
+WAITING = """
+import sys, time
+from fuselab import child
+child.question(), child.answer("started")
+time.sleep(60)
+"""
+ASKING = """
+import sys
+from fuselab import child, cli
+@cli.cli.command("ask")
+def ask(): child.ask("waiting", None, 60)
+sys.exit(cli.command(["ask"]))
+"""
+
+
+def test_an_interruption_is_the_commands_alone(tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(
+        f"from pathlib import Path; Path({str(tmp_path / 'ready')!r}).touch()\n{WAITING}"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", ASKING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == INTERRUPTED
+    assert said.split() == ["interrupted"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 6.0])
+@pytest.mark.parametrize(
+    "verb",
+    [("explain", "compile_65"), ("check", "softmax"), ("compile-bench", "softmax"), ("doctor",)],
+    ids=lambda verb: verb[0],
+)
+def test_verbs_end_at_an_interruption(verb: tuple[str, ...], seconds: float) -> None:
+    with subprocess.Popen(
+        [*FUSELAB, *verb],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        time.sleep(seconds)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == INTERRUPTED
+    assert "Traceback" not in said
