@@ -20,7 +20,7 @@ from fuseline.testing import (
 
 F32, F64, BF16, E4M3 = torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn
 SPEC = model.spec(model.RMSNorm.call)
-IDENTITY = replace(SPEC, reference=lambda x: x + 0, differentiable=("x",))
+IDENTITY = replace(SPEC, reference=lambda x: x + 0, differentiable=("x",), relayout=None)
 
 
 def sample(dtype, shape=(6, 10), seed=3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +50,21 @@ def write(folder: Path, file: str = "mine.py", **fields: str) -> str:
     [
         ({"name": "ceiling"}, "the lab's own"),
         ({"impl": "compile"}, "a name that the lab gives its own"),
-        ({"impl": "eager"}, "two implementations are named 'eager'"),
+        ({"impl": "eager"}, "implementations: got two named 'eager'"),
         ({"impl": "a/b"}, "expected a text without '/'"),
-        ({"more": "(Case('a', {}),)"}, "two cases are named 'a'"),
-        ({"more": "(Case(3, {}),)"}, "case 3, expected a text"),
-        ({"more": "(Case('b', {}, 'quick'),)"}, "suites is a text, expected a tuple"),
+        ({"more": "(Case('a', {}),)"}, "cases: got two named 'a'"),
+        ({"more": "(Case(3, {}),)"}, "case 3: name: got 3, expected a text"),
+        (
+            {"more": "(Case('b', {}, 'quick'),)"},
+            "suites: got 'quick' alone, expected a tuple, with a comma: ('quick',)",
+        ),
         ({"tail": "import sys; sys.exit(0)"}, "cannot be imported: SystemExit"),
     ],
 )
 def test_names_that_would_mix_things_up_are_refused(
     tmp_path: Path, fields: dict[str, str], words: str
 ) -> None:
-    with pytest.raises(specs.SpecError, match=words.replace("(", r"\(")):
+    with pytest.raises(specs.SpecError, match=re.escape(words)):
         specs.load(write(tmp_path, **fields))
 
 

@@ -23,7 +23,7 @@ PATIENCE = 10
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found out about one implementation; `death` says how its process ended, or ""."""
+    """What was found out about one implementation; `death` says why there is no report, or ""."""
 
     op: str
     impl: str
@@ -36,8 +36,8 @@ class Verdict:
         return [*found, *([self.death] if self.death else [])]
 
     def kinds(self) -> Iterator[tuple[str, int]]:
-        """Return each check's first failure, and how many more there are of it."""
-        for _, alike in groupby(sorted(self.failures, key=_check), key=_check):
+        """Return each check's or error's first failure, and how many more there are of it."""
+        for _, alike in groupby(sorted(self.failures, key=_kind), key=_kind):
             first, *rest = alike
             yield first, len(rest)
 
@@ -80,8 +80,10 @@ class Verdict:
         }
 
 
-def _check(failure: str) -> str:
-    return failure.partition(" [")[0]
+def _kind(failure: str) -> str:
+    check, _, rest = failure.partition(" [")
+    reason = rest.partition("]: ")[2]
+    return reason if reason.startswith("raised ") else check
 
 
 def run(
@@ -131,8 +133,10 @@ def _todo(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> list[tuple
 
 def _ask(worker: Worker, op: str, source: str, impl: str, options: dict[str, Any]) -> Verdict:
     reply = worker.ask("check", op, source, impl, options)
-    death = f"{reply.death.status}: {reply.death.reason}" if reply.death else ""
-    return Verdict(op, impl, reply.results[0] if reply.results else None, death)
+    found = reply.results[0] if reply.results else None
+    if reply.death:
+        return Verdict(op, impl, found, f"{reply.death.status}: {reply.death.reason}")
+    return Verdict(op, impl, None, found) if isinstance(found, str) else Verdict(op, impl, found)
 
 
 def _print(verdicts: Sequence[Verdict]) -> None:
@@ -140,7 +144,10 @@ def _print(verdicts: Sequence[Verdict]) -> None:
         print(f"{verdict.op:<16} {verdict.impl:<12} {verdict.summary}")
         for line in verdict.worst():
             print(f"{'':<16} {'':<12} {line}")
+    said: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:
         for failure, more in verdict.kinds():
-            rest = f" (and {more} more of this check)" if more else ""
-            print(f"{verdict.op} {verdict.impl}: {failure}{rest}", file=sys.stderr)
+            rest = f" (and {more} more like it)" if more else ""
+            said.setdefault((verdict.op, failure + rest), []).append(verdict.impl)
+    for (op, failure), impls in said.items():  # what is wrong with the spec is wrong with all
+        print(f"{op} {', '.join(impls)}: {failure}", file=sys.stderr)

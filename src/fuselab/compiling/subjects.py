@@ -46,7 +46,7 @@ def _operator(spec: OpSpec, device: str) -> Target:
 
     def inputs(_: object) -> tuple[object, ...]:
         generator = torch.Generator(device).manual_seed(0)
-        found = spec.make_inputs(case, torch.float32, torch.device(device), generator)
+        found = spec.inputs(case, torch.float32, torch.device(device), generator)
         return tuple(found[name] for name in parameters if name in found)
 
     return Target(spec.name, function, inputs, (case.name,), inspect.getfile(function))

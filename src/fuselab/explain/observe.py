@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from time import perf_counter
 from typing import Any
@@ -16,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves, tree_map
 
 from fuselab import stats
+from fuselab.explain.randomness import Randomness, Sources, eagers_numbers
 from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Break, Explanation, Mode, Size
 from fuselab.explain.target import Target
 from fuselab.fusion.compiler import Watch
@@ -34,21 +36,55 @@ def explain(target: Target, device: str, backend: str = "inductor") -> Explanati
     """Return the function's modes: as it is, compiled for each size, compiled for any size."""
     # The same values for all modes: made once, copied for each call.
     arguments = [tuple(target.inputs(size)) for size in target.sizes]
+    tolerance = _tolerance(arguments)
     modes, expected = [], None
     for name, function in _modes(target.function, backend):
         mode, results = observe(name, function, target.sizes, arguments, expected, device)
-        expected = expected or results
         modes.append(mode)
         if modes[0].error:
             break  # what raises as it is has nothing to be compared with
+
+        def call(i: int, function: Callable[..., Any] = function) -> Any:
+            return _timed(function, arguments[i], device)[1]
+
+        if expected is None:
+            expected = results
+            sources = Sources(function, device)
+            found = Randomness(call, len(arguments), sources, partial(_differ, tolerance))
+        elif found.random:
+            modes[-1] = _under_one_seed(mode, call, found)
     return Explanation(
         function=target.name,
         place=target.place,
         device=device,
         torch=torch.__version__,
         modes=tuple(modes),
-        tolerance=_tolerance(arguments),
+        tolerance=tolerance,
+        random="" if modes[0].error else found.told,
     )
+
+
+def _under_one_seed(mode: Mode, call: Callable[[int], Any], found: Randomness) -> Mode:
+    """Return the mode with the differences that remain where both sides draw the same numbers."""
+    away = replace(mode, sizes=tuple(replace(size, compared=False) for size in mode.sizes))
+    if mode.error or not found.seeded:
+        return away
+    sizes = []
+    with Watch(), warnings.catch_warnings(), eagers_numbers():
+        warnings.simplefilter("ignore")
+        try:
+            for i, size in enumerate(mode.sizes):
+                call(i)  # compiles
+                difference = _difference(found.seeded_call(call, i), found.expected[i])
+                sizes.append(replace(size, difference=difference))
+        except Exception:  # torch's own of an operator that has no such code
+            return away
+    return replace(mode, sizes=tuple(sizes))
+
+
+def _differ(tolerance: float, a: Any, b: Any) -> bool:
+    difference = _difference(a, b)
+    return difference is None or difference > tolerance
 
 
 def _modes(function: Callable[..., Any], backend: str) -> Iterable[tuple[str, Callable[..., Any]]]:
@@ -189,6 +225,8 @@ def _copies(given: tuple[Any, ...]) -> tuple[Any, ...]:
 def _copy(leaf: Any) -> Any:
     if isinstance(leaf, torch.nn.Module):
         return deepcopy(leaf)
+    if isinstance(leaf, torch.Generator):
+        return leaf.clone_state()
     if not isinstance(leaf, torch.Tensor):
         return leaf
     copied = leaf.detach().clone()

@@ -28,6 +28,7 @@ class Size:
     """One problem size: seconds of the first call, us of a later one, difference from eager.
 
     difference  largest |compiled - eager| over eager's largest value; None: shapes differ
+    compared    whether it says anything: not of random results that no seed repeats
     noise       why these times are not to be relied on, or ""
     """
 
@@ -36,6 +37,20 @@ class Size:
     later_us: float
     difference: float | None
     noise: str = ""
+    compared: bool = True
+
+    def far(self, tolerance: float) -> bool:
+        """Return whether the results differ from eager's by more than rounding."""
+        if not self.compared:
+            return False
+        return self.difference is None or self.difference > tolerance
+
+    @property
+    def told(self) -> str:
+        """Return the difference as text."""
+        if not self.compared:
+            return "not compared"
+        return "another shape" if self.difference is None else f"{self.difference:.1e}"
 
 
 @dataclass(frozen=True)
@@ -79,7 +94,11 @@ class Mode:
 
 @dataclass(frozen=True)
 class Explanation:
-    """A function with its modes; `tolerance` is what the verdict takes for rounding."""
+    """A function with its modes.
+
+    tolerance  what the verdict takes for rounding
+    random     that the function is random, and how its results were compared; or ""
+    """
 
     function: str
     place: str
@@ -87,6 +106,7 @@ class Explanation:
     torch: str
     modes: tuple[Mode, ...]
     tolerance: float
+    random: str = ""
 
     @property
     def noise(self) -> str:

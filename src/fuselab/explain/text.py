@@ -20,11 +20,11 @@ def to_text(found: Explanation) -> str:
 
 def _mode(mode: Mode) -> Iterator[str]:
     for size in mode.sizes:
-        off = "another shape" if size.difference is None else f"{size.difference:.1e}"
+        off = f"differs by {size.told}" if size.compared else size.told
         noise = f"; noisy: {size.noise}" if size.noise else ""
         yield (
             f"size {size.size}: first call {size.first_s:.3f} s, later {size.later_us:.0f} us,"
-            f" differs by {off}{noise}"
+            f" {off}{noise}"
         )
     if mode.error:
         yield f"raised {mode.error}"

@@ -15,7 +15,7 @@ def verdicts(found: Explanation) -> list[str]:
         for mode in found.modes
         for sentence in _of(mode, before, found.tolerance)
     ]
-    return [found.noise, *sentences] if found.noise else sentences
+    return [*filter(None, (found.noise, found.random)), *sentences]
 
 
 def _of(mode: Mode, before: Mode | None, tolerance: float) -> Iterator[str]:
@@ -30,7 +30,7 @@ def _of(mode: Mode, before: Mode | None, tolerance: float) -> Iterator[str]:
     if mode.recompiles:
         many = _many(len(mode.recompiles), "recompilation")
         yield f"{many} for {_many(len(mode.sizes), 'size')}"
-    far = [size for size in mode.sizes if size.difference is None or size.difference > tolerance]
+    far = [size for size in mode.sizes if size.far(tolerance)]
     if far:
         yield f"differs from eager by more than {tolerance:g} at {', '.join(s.size for s in far)}"
     if not mode.compiles:

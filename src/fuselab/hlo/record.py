@@ -50,7 +50,7 @@ def compile_one(
 ) -> Hlo:
     """Compile without running; RuntimeError where jax has no such device."""
     generator = torch.Generator().manual_seed(0)
-    inputs = spec.make_inputs(case, dtype, torch.device("cpu"), generator)
+    inputs = spec.inputs(case, dtype, torch.device("cpu"), generator)
     tensors = {name: t for name, t in inputs.items() if isinstance(t, Tensor)}
     values = {name: v for name, v in inputs.items() if name not in tensors}
     found = program(spec.name, tuple(tensors), values)

@@ -30,7 +30,7 @@ def _kernels(
 
     (case,) = (c for c in tuning.cases(slot["row"]) if c.name == slot["case"])
     dtype = getattr(torch, slot["dtype"])
-    inputs = spec.make_inputs(case, dtype, torch.device(device), torch.Generator(device))
+    inputs = spec.inputs(case, dtype, torch.device(device), torch.Generator(device))
     before = len(resources.kept())
     backward = slot["direction"] == "bwd"
     try:

@@ -243,7 +243,7 @@ class Problem:
 
     def _make_set(self, index: int) -> InputSet:
         key = self.group.key
-        inputs = self.spec.make_inputs(
+        inputs = self.spec.inputs(
             self.case, self.dtype, self.device, make.generator(key, index, self.device)
         )
         if self.direction == "fwd":

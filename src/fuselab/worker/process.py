@@ -21,7 +21,9 @@ import torch
 from fuselab import environment
 from fuselab.worker import group, prepare, selftest, specs
 from fuselab.worker.protocol import Fatal
+from fuseline.core.spec_fields import OpSpecError
 from fuseline.testing import check
+from fuseline.testing.place import told
 
 
 def main(pipe: Connection, alive: Connection, device: str, log: str) -> None:
@@ -64,7 +66,10 @@ def _answer(request: tuple[Any, ...], device: str, emit: Any) -> None:
         op, source, impl, options = arguments
         emit("start", impl, "check")
         spec = specs.load(source)[op]
-        emit("result", check(spec, (impl,), device=device, **_checker_options(options)))
+        try:
+            emit("result", check(spec, (impl,), device=device, **_checker_options(options)))
+        except Exception as error:  # of the spec's own reference or make_inputs
+            emit("result", str(error) if isinstance(error, OpSpecError) else told(error))
     elif kind == "selftest":
         emit("result", selftest.run(torch.device(device), emit))
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fuselab.model import Status
+from fuseline.testing.place import place
 
 Emit = Callable[..., None]
 
@@ -51,6 +52,8 @@ def judge(error: BaseException, impl: str, phase: str, device: torch.device) -> 
     the others), after any error of CUDA's, or when the device no longer computes what it should.
     """
     reason = f"{describe(error)} (during {phase})"
+    if where := place(error):
+        reason = f"{where}: {reason}"
     out_of_memory = isinstance(error, (torch.OutOfMemoryError, MemoryError))
     if out_of_memory or "DefaultCPUAllocator: can't allocate memory" in reason:
         raise Fatal(impl, Status.OUT_OF_MEMORY, reason) from error

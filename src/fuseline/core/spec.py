@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 
+from fuseline.core import spec_fields as fields
 from fuseline.core.select import Selector
 from fuseline.core.tuned import Key, Table, Tile
 
@@ -30,6 +31,13 @@ class Case:
     name: str
     args: Mapping[str, Any]
     suites: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        owner = f"case {self.name!r}"
+        fields.text(owner, "name", self.name)
+        if not isinstance(self.args, Mapping):
+            raise fields.fault(owner, "args", repr(self.args), "a dict of what make_inputs needs")
+        _set(self, "suites", fields.items(owner, "suites", self.suites, str, "text"))
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,13 @@ class ErrorCase:
     error: type[Exception]
     match: tuple[str, ...]
 
+    def __post_init__(self) -> None:
+        owner = f"error case {self.name!r}"
+        fields.function(owner, "make", self.make, "device")
+        if not (isinstance(self.error, type) and issubclass(self.error, Exception)):
+            raise fields.fault(owner, "error", repr(self.error), "a class of exceptions")
+        _set(self, "match", fields.items(owner, "match", self.match, str, "text"))
+
 
 def _always(device_type: str) -> str | None:
     return None
@@ -117,6 +132,16 @@ class Implementation:
     fn: Callable[..., Any]
     role: Role = "ours"
     unavailable: Callable[[str], str | None] = _always
+
+    def __post_init__(self) -> None:
+        owner = f"implementation {self.name!r}"
+        fields.one_of(owner, "role", self.role, get_args(Role))
+        fields.function(owner, "fn", self.fn)
+        fields.function(owner, "unavailable", self.unavailable, "device_type")
+
+
+def _set(frozen: Any, name: str, value: Any) -> None:
+    object.__setattr__(frozen, name, value)
 
 
 def ours(public: Callable[..., Any], selector: Selector, *names: str) -> tuple[Implementation, ...]:
@@ -214,6 +239,61 @@ class OpSpec:
     error_cases: tuple[ErrorCase, ...] = ()
     suite_dtypes: Mapping[str, tuple[torch.dtype, ...]] = field(default_factory=dict)
     tuning: Tuning | None = None
+
+    def __post_init__(self) -> None:
+        owner = f"operator {fields.text('operator', 'name', self.name)!r}"
+        kinds = {
+            "implementations": (Implementation, "Implementation"),
+            "cases": (Case, "Case"),
+            "dtypes": (torch.dtype, "torch.dtype"),
+            "error_cases": (ErrorCase, "ErrorCase"),
+            "differentiable": (str, "text"),
+            "row_inputs": (str, "text"),
+        } | ({} if self.relayout is None else {"relayout": (str, "text")})
+        for name, (kind, what) in kinds.items():
+            _set(self, name, fields.items(owner, name, getattr(self, name), kind, what))
+        for name in ("implementations", "cases"):
+            for item in getattr(self, name):
+                fields.text(owner, f"{name}: name", item.name)
+            fields.unique(owner, name, (item.name for item in getattr(self, name)))
+        fields.function(owner, "reference", self.reference)
+        fields.function(owner, "make_inputs", self.make_inputs, "case, dtype, device, generator")
+        if self.cost is not None:
+            fields.function(owner, "cost", self.cost, "inputs, direction")
+        for name, kind in (("budget", Budget), ("row_ndim", int), ("contiguous", bool)):
+            if not isinstance(value := getattr(self, name), kind):
+                raise fields.fault(owner, name, repr(value), f"a {kind.__name__}")
+        self._check_names(owner)
+
+    def _check_names(self, owner: str) -> None:
+        """Raise for names of what the spec does not have, as far as it says what it has."""
+        takes = fields.parameters(self.reference)
+        for name in self._input_names if takes is not None else ():
+            for given in getattr(self, name):
+                fields.one_of(owner, name, given, takes or ())
+        for suite, dtypes in self.suite_dtypes.items():
+            known = [str(dtype) for dtype in self.dtypes]
+            for dtype in fields.items(owner, "suite_dtypes", dtypes, torch.dtype, "torch.dtype"):
+                fields.one_of(owner, f"suite_dtypes: {suite}", str(dtype), known)
+
+    @property
+    def _input_names(self) -> tuple[str, ...]:
+        """The fields that name inputs."""
+        names = ("differentiable", "row_inputs", "relayout")
+        return names if self.relayout is not None else names[:2]
+
+    def inputs(
+        self, case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+    ) -> Inputs:
+        """Return the inputs that make_inputs makes; OpSpecError if the spec's names are others."""
+        owner = f"operator {self.name!r}, case {case.name!r}"
+        made = self.make_inputs(case, dtype, device, generator)
+        found = fields.inputs(owner, made, self.reference)
+        for name in self._input_names:
+            floating = name == "differentiable"
+            given = getattr(self, name)
+            fields.tensor_names(owner, name, given, found, self.reference, floating)
+        return found
 
     def implementation(self, name: str) -> Implementation:
         for impl in self.implementations:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +42,23 @@ class ErrorFigures:
     eager_ratio: float | None = None
 
 
+_NO_RESULT = "the result: got a {}, expected a tensor or a tuple of tensors"
 NOTHING_RIGHT = ErrorFigures(math.inf, math.inf, math.inf, math.inf)
 
 
 def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the outputs of a call as a tuple, whether it returned one tensor or several."""
+    if not isinstance(outputs, Iterable):
+        raise TypeError(_NO_RESULT.format(type(outputs).__name__))
     return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+
+
+def results(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Return the outputs of a call as a tuple; TypeError if one of them is no tensor."""
+    for y in (found := as_tuple(outputs)):
+        if not isinstance(y, Tensor):
+            raise TypeError(_NO_RESULT.format(type(y).__name__))
+    return found
 
 
 def gradient_names(spec: OpSpec, inputs: Inputs) -> tuple[str, ...]:

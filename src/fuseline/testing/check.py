@@ -14,6 +14,7 @@ from torch._subclasses import FakeTensorMode
 
 from fuseline.core.spec import Case, Implementation, OpSpec
 from fuseline.testing import accuracy, edges, gradients, memory, misuse, settings, state, values
+from fuseline.testing.place import told
 from fuseline.testing.report import SKIPPED, CheckReport, Finding
 from fuseline.testing.trial import CONTIGUOUS, Trial, floating
 
@@ -135,8 +136,7 @@ def _ask(trial: Trial, name: str, question: Question) -> Iterator[Finding]:
     try:
         yield from question(trial)
     except (Exception, SystemExit) as error:
-        told = " ".join(str(error).split())[:300]
-        yield trial.finding(name, f"raised {type(error).__name__}: {told}", CONTIGUOUS)
+        yield trial.finding(name, f"raised {told(error)}", CONTIGUOUS)
 
 
 def _sized_cases(
@@ -190,4 +190,4 @@ def _size(spec: OpSpec, case: Case, device: torch.device) -> _Sized:
 
 
 def _first_inputs(spec: OpSpec, case: Case, device: torch.device) -> dict[str, object]:
-    return spec.make_inputs(case, spec.dtypes[0], device, torch.Generator(device).manual_seed(0))
+    return spec.inputs(case, spec.dtypes[0], device, torch.Generator(device).manual_seed(0))

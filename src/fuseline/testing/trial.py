@@ -42,7 +42,7 @@ class Trial:
         return torch.Generator(self.device).manual_seed(seed)
 
     def inputs(self, salt: str = "inputs") -> Inputs:
-        return self.spec.make_inputs(self.case, self.dtype, self.device, self.generator(salt))
+        return self.spec.inputs(self.case, self.dtype, self.device, self.generator(salt))
 
     def row_names(self, inputs: Inputs) -> tuple[str, ...]:
         """Return the row inputs that are present and have at least one leading dimension."""
@@ -59,12 +59,15 @@ class Trial:
         """The yardstick: the spec's eager, else the reference in fp32 (fp64 for fp64)."""
         return self._reference_in_fp32 if self.spec.eager is None else self.spec.eager.fn
 
+    def _fn(self, **inputs: Any) -> tuple[Tensor, ...]:
+        return accuracy.results(self.impl.fn(**inputs))
+
     def call(
         self, inputs: Inputs, direction: Direction = "fwd", dys: tuple[Tensor, ...] | None = None
     ) -> Results:
         """Run the implementation once, on poisoned memory."""
         poison(tensors(inputs).values())
-        return accuracy.run(self.impl.fn, self.spec, inputs, direction, dys)
+        return accuracy.run(self._fn, self.spec, inputs, direction, dys)
 
     def call_with_grad(self, inputs: Inputs, names: tuple[str, ...]) -> tuple[Results, Inputs]:
         """Return the outputs with their graph, and the leaves made of the inputs `names`."""
@@ -75,7 +78,7 @@ class Trial:
         """Return the outputs with their graph, for inputs that may require gradients."""
         poison(tensors(inputs).values())
         with torch.enable_grad():
-            outputs = accuracy.as_tuple(self.impl.fn(**inputs))
+            outputs = self._fn(**inputs)
         return {f"out{i}": y for i, y in enumerate(outputs)}
 
     def dys(self, inputs: Inputs, salt: str = "dys") -> tuple[Tensor, ...]:
