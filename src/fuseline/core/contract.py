@@ -148,7 +148,7 @@ class Variant:
                 kind = type(a)
                 if kind is Tensor or kind is Parameter:
                     needs_grad = needs_grad or a.requires_grad
-                elif kind not in _SCALARS and isinstance(a, Tensor):
+                elif kind not in _SCALARS:  # a subclass, or what stands for a tensor
                     return public(*args)
             if (
                 _transforms_active()

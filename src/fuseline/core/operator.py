@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_compiling
+from torch.nn import Parameter
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.select import Selector
+
+# Tensors that operators take as they are; what other subclasses make of a call is their own.
+PLAIN = frozenset((Tensor, Parameter, FakeTensor, FunctionalTensor))
 
 
 def call(
@@ -30,17 +36,73 @@ def call(
     """
     x = args[0]
     if is_compiling():
-        validate(*args)
-        return selector.traced(impl, x.device.type)(*args)
+        return selector.traced(impl, x.device.type)(*admitted(validate, *args))
     try:
         # Two attributes cost a fifth of `x.device.type`.
         device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
         return selector.calls[impl, device_type](*args)
     except Exception:
-        if has_torch_function(args):  # torch.fx's proxies
-            return handle_torch_function(public, args, *args, impl=impl)
-        validate(*args)  # a good call pays nothing for the friendly message
-        raise
+        rerun, refuse = partial(call, selector, validate, public, impl), partial(validate, *args)
+        return retry(rerun, refuse, public, args, impl=impl)
+
+
+def retry(
+    rerun: Callable[..., Any],
+    refuse: Callable[[], object],
+    public: Callable[..., Any],
+    args: tuple[Any, ...],
+    **options: Any,
+) -> Any:
+    """Return what a call that raised gives to a tracer, to autocast or to a tensor subclass.
+
+    public(*args, **options) was called. Else raise: refuse() names the argument, for which a good
+    call pays nothing. rerun(*args) is called where autocast gave the tensors one dtype.
+    """
+    if has_proxy(*args):
+        return handle_torch_function(public, args, *args, **options)
+    cast = promoted(args)
+    if cast is not None:
+        return rerun(*cast)
+    refuse()
+    if has_torch_function(args):
+        return handle_torch_function(public, args, *args, **options)
+    raise
+
+
+def has_proxy(*args: Any) -> bool:
+    """Whether something among the arguments stands for a tensor and is none, as in torch.fx."""
+    return any(not isinstance(a, Tensor) and has_torch_function((a,)) for a in args)
+
+
+def promoted(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """Return args with floating tensors in their common dtype, where autocast is on; else None.
+
+    So do torch's elementwise operators under autocast. None also where all have one dtype.
+    """
+    floats = [a for a in args if isinstance(a, Tensor) and a.is_floating_point()]
+    if len({t.dtype for t in floats}) < 2 or not autocasts(floats[0].device.type):
+        return None
+    wide = reduce(torch.promote_types, [t.dtype for t in floats])
+    return tuple(a.to(wide) if isinstance(a, Tensor) and a.is_floating_point() else a for a in args)
+
+
+def autocasts(device_type: str) -> bool:
+    """Whether autocast is on for a kind of device."""
+    available: bool = torch.amp.autocast_mode.is_autocast_available(device_type)
+    return available and torch.is_autocast_enabled(device_type)
+
+
+def admitted(validate: Callable[..., object], *args: Any) -> tuple[Any, ...]:
+    """Return args that validate does not refuse: as they are or, under autocast, promoted."""
+    try:
+        validate(*args)
+    except TypeError:
+        cast = promoted(args)
+        if cast is None:
+            raise
+        validate(*cast)
+        return cast
+    return args
 
 
 def saving_output(

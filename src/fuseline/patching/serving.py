@@ -10,17 +10,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.compiler import is_compiling
-from torch.nn import Module, Parameter
+from torch.nn import Module
 
+from fuseline.core.operator import PLAIN
 from fuseline.patching.form import Form, parameters
 from fuseline.patching.probe import INTERNALS, is_plain
 from fuseline.patching.proof import Cell, Proof
 
-# Tensors that our operators take as they are; what another class means by a norm is its own.
-PLAIN = frozenset((Tensor, Parameter, FakeTensor, FunctionalTensor))
 # Attributes that others keep on a module and that no forward reads.
 BOOKKEEPING = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", "forward"))
 

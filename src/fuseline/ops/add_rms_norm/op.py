@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract
+from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.add_rms_norm import impl_eager
@@ -50,23 +50,22 @@ def add_rms_norm(
     implementation that cannot run here) before anything is launched.
     """
     if is_compiling():
-        eps = validate(x, residual, weight, eps)
+        x, residual, weight, _ = operator.admitted(validate, x, residual, weight, eps)
+        eps = arguments.require_eps(_NAME, eps, x)
         traced: Pair = SELECTOR.traced(impl, x.device.type)(x, residual, weight, eps)
         return traced
     try:
         if eps is None:
             eps = _EPS[x.dtype]
         elif type(eps) is not float or not eps >= 0.0:
-            eps = validate(x, residual, weight, eps)
+            eps = arguments.require_eps(_NAME, eps, x)
         # Two attributes cost a fifth of `x.device.type`.
         device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
         outputs: Pair = SELECTOR.calls[impl, device_type](x, residual, weight, eps)
     except Exception:
-        tensors = (x, residual, weight)
-        if has_torch_function(tensors):  # torch.fx's proxies
-            return handle_torch_function(add_rms_norm, tensors, *tensors, eps, impl)
-        validate(x, residual, weight, eps)  # a good call pays nothing for the friendly message
-        raise
+        refuse = partial(validate, x, residual, weight, eps)
+        args = (x, residual, weight, eps, impl)
+        outputs = operator.retry(add_rms_norm, refuse, add_rms_norm, args)
     return outputs
 
 

@@ -65,8 +65,8 @@ def bias_dropout_add(
                 bias_dropout_add, tensors, x, bias, residual, p, training, seed, impl
             )
         if seed is None and is_compiling():
-            validate(x, bias, residual, p, training, 0)
-            return impl_eager.bias_dropout_add(x, bias, residual, p, training)
+            args = operator.admitted(validate, x, bias, residual, p, training, 0)
+            return impl_eager.bias_dropout_add(*args[:-1])
     args = (x, bias, residual, p, training, *_seeds(x, training, seed))
     y: Tensor = operator.call(SELECTOR, validate, bias_dropout_add, impl, *args)
     return y

@@ -60,8 +60,9 @@ def layer_norm(
     implementation that cannot run here) before anything is launched.
     Source: Ba, Kiros and Hinton, Layer Normalization, 2016.
     """
-    if type(eps) is not float or not eps >= 0.0:
-        eps = validate(x, weight, bias, eps)
+    if (type(eps) is not float or not eps >= 0.0) and not operator.has_proxy(x, weight, bias, eps):
+        arguments.require_rows(_NAME, x)
+        eps = arguments.require_eps(_NAME, eps, x)
     y: Tensor = operator.call(SELECTOR, validate, layer_norm, impl, x, weight, bias, eps)
     return y
 

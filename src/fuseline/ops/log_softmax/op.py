@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from fuseline.core import arguments, contract, operator
 from fuseline.ops.log_softmax import impl_eager
@@ -50,6 +53,9 @@ def log_softmax(
     Source: torch.log_softmax.
     """
     if mask is not None or causal is not False or scale != 1.0:
+        if operator.has_proxy(x, mask):
+            options: Any = {"mask": mask, "causal": causal, "scale": scale}
+            return handle_torch_function(log_softmax, (x, mask), x, dim, impl, **options)  # type: ignore[no-any-return]
         arguments.require_last(_NAME, dim, x, "a mask, causal or a scale")
         return masked_softmax(x, mask, causal, scale, True, impl)
     y: Tensor = operator.call(SELECTOR, validate, log_softmax, impl, x, dim)

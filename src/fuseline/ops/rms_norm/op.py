@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract
+from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense
 from fuseline.core.spec import Direction
@@ -62,7 +61,8 @@ def rms_norm(
     Source: Zhang and Sennrich, Root Mean Square Layer Normalization, 2019.
     """
     if is_compiling():
-        eps = validate(x, weight, eps)
+        x, weight, _ = operator.admitted(validate, x, weight, eps)
+        eps = arguments.require_eps("rms_norm", eps, x)
         offset = arguments.require_weight_offset("rms_norm", weight_offset, weight)
         y: Tensor = SELECTOR.traced(impl, x.device.type)(x, weight, eps, offset)
         return y
@@ -70,7 +70,7 @@ def rms_norm(
         if eps is None:
             eps = _EPS[x.dtype]
         elif type(eps) is not float or not eps >= 0.0:
-            eps = validate(x, weight, eps)
+            eps = arguments.require_eps("rms_norm", eps, x)
         # Two attributes cost a fifth of `x.device.type`.
         device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
         if weight_offset == 0.0:
@@ -79,12 +79,9 @@ def rms_norm(
             offset = arguments.require_weight_offset("rms_norm", weight_offset, weight)
             y = SELECTOR.calls[impl, device_type](x, weight, eps, offset)
     except Exception:
-        if has_torch_function((x, weight)):  # torch.fx's proxies
-            return handle_torch_function(
-                rms_norm, (x, weight), x, weight, eps, impl, weight_offset=weight_offset
-            )
-        validate(x, weight, eps, weight_offset)  # a good call pays nothing for the friendly message
-        raise
+        options: Any = {"weight_offset": weight_offset}
+        rerun, refuse = partial(rms_norm, **options), partial(validate, x, weight, eps, **options)
+        y = operator.retry(rerun, refuse, rms_norm, (x, weight, eps, impl), **options)
     return y
 
 

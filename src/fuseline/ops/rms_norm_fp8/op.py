@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.compiler import is_compiling
-from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract
+from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense
 from fuseline.ops.rms_norm_fp8 import impl_eager
@@ -55,15 +55,13 @@ def rms_norm_fp8(
         if eps is None:
             eps = arguments.EPS[x.dtype]
         elif type(eps) is not float or not eps >= 0.0:
-            eps = validate(x, weight, scale, eps)
+            eps = arguments.require_eps(_NAME, eps, x)
         device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
         y: Tensor = SELECTOR.calls[impl, device_type](x, weight, scale, eps)
     except Exception:
-        if has_torch_function((x, weight, scale)):  # torch.fx's proxies
-            tensors = (x, weight, scale)
-            return handle_torch_function(rms_norm_fp8, tensors, *tensors, eps, impl)
-        validate(x, weight, scale, eps)  # a good call pays nothing for the friendly message
-        raise
+        refuse = partial(validate, x, weight, scale, eps)
+        args = (x, weight, scale, eps, impl)
+        y = operator.retry(rms_norm_fp8, refuse, rms_norm_fp8, args)
     return y
 
 

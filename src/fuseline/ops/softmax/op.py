@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
+from torch.overrides import handle_torch_function
 
 from fuseline.core import arguments, contract, operator
 from fuseline.ops.masked_softmax.op import masked_softmax
@@ -50,6 +53,9 @@ def softmax(
     Source: torch.softmax.
     """
     if mask is not None or causal is not False or scale != 1.0:
+        if operator.has_proxy(x, mask):
+            options: Any = {"mask": mask, "causal": causal, "scale": scale}
+            return handle_torch_function(softmax, (x, mask), x, dim, impl, **options)  # type: ignore[no-any-return]
         arguments.require_last(_NAME, dim, x, "a mask, causal or a scale")
         return masked_softmax(x, mask, causal, scale, False, impl)
     y: Tensor = operator.call(SELECTOR, validate, softmax, impl, x, dim)
