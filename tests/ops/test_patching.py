@@ -290,7 +290,7 @@ def test_torchs_own_module(norm: Any, device: str) -> None:
     with pytest.raises(RuntimeError, match="expected input with shape"):
         norm(x[..., :7])
     ((why, times),) = fuseline.patch_status(norm).modules[0].own.items()
-    assert (why, times) == ("x or weight of another shape than was proven", 1)
+    assert (why, times) == ("x of another shape than was proven", 1)
 
 
 def test_copies_pickles_hooks_and_moves_survive() -> None:

@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 from torch.nn import Module
 
 from fuseline.core.operator import PLAIN
-from fuseline.patching.form import Form, parameters
+from fuseline.patching.form import Form
 from fuseline.patching.probe import INTERNALS, is_plain
 from fuseline.patching.proof import Cell, Proof
 
@@ -22,6 +22,7 @@ from fuseline.patching.proof import Cell, Proof
 BOOKKEEPING = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", "forward"))
 
 _counting = threading.Lock()
+_tracing = torch._C._get_tracing_state
 
 
 class Serving:
@@ -39,24 +40,35 @@ class Serving:
         self.served = 0
         self.own: dict[str, int] = {}
 
-    def refusal(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    def parameters(self, module: Any) -> tuple[Any, Any]:
+        """Return the weight and the bias; looking for one that a module never had takes long."""
+        own, form = module._parameters, self.form
+        weight = getattr(module, "weight", None) if form.weight else own.get("weight")
+        return weight, getattr(module, "bias", None) if form.bias else own.get("bias")
+
+    def refusal(self, module: Any, x: Any, weight: Any, bias: Any) -> str | None:
         """Return why a call goes to the module's own forward, or None."""
-        if len(args) != 1 or kwargs:
-            return "called with more than one positional argument"
-        x, form = args[0], self.form
-        weight, bias = parameters(module)
-        for name, t in (("x", x), ("weight", weight), ("bias", bias)):
-            if t is not None and type(t) not in PLAIN:
-                return f"{name} is a {type(t).__name__}"
-        if (weight is not None, bias is not None) != (form.weight, form.bias):
-            return "another set of parameters than was proven"
-        dims = len(form.shape)
-        if x.shape[-dims:] != form.shape or (weight is not None and weight.shape != form.shape):
-            return "x or weight of another shape than was proven"
-        for name, t in (("weight", weight), ("bias", bias)):
-            if t is not None and t.dtype != x.dtype:
-                return f"x is {x.dtype}, {name} {t.dtype}"
+        if type(x) not in PLAIN:
+            return f"x is a {type(x).__name__}"
+        if why := self._unlike("weight", weight, self.form.weight, x):
+            return why
+        if why := self._unlike("bias", bias, self.form.bias, x):
+            return why
+        shape = self.form.shape
+        if x.shape[-len(shape) :] != shape:
+            return "x of another shape than was proven"
         return self._unproven(module, x)
+
+    def _unlike(self, name: str, p: Any, expected: bool, x: Tensor) -> str | None:
+        if p is None:
+            return f"its {name} was taken away after patch" if expected else None
+        if not expected:
+            return f"its {name} was added after patch"
+        if type(p) not in PLAIN:
+            return f"its {name} is a {type(p).__name__}"
+        if p.dtype != x.dtype:
+            return f"x is {x.dtype}, its {name} {p.dtype}"
+        return None if p.shape == self.form.shape else f"its {name} has another shape"
 
     def _unproven(self, module: Any, x: Tensor) -> str | None:
         device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
@@ -116,13 +128,19 @@ def patched_class(own: Any) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         serving: Serving | None = self._fuseline
         if serving is not None:
-            tracing = not is_compiling() and torch._C._get_tracing_state() is not None
-            why = "torch.jit traces" if tracing else serving.refusal(self, args, kwargs)
-            if not is_compiling():
+            compiling = is_compiling()
+            weight, bias = serving.parameters(self)
+            if len(args) != 1 or kwargs:
+                why: str | None = "called with more than one positional argument"
+            elif not compiling and _tracing() is not None:
+                why = "torch.jit traces"
+            else:
+                why = serving.refusal(self, args[0], weight, bias)
+            if not compiling:
                 serving.count(why)
             if why is None:
                 eps = getattr(self, serving.form.eps_name)
-                return serving.form.compute(args[0], *parameters(self), eps)
+                return serving.form.compute(args[0], weight, bias, eps)
         return own.forward(self, *args, **kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
