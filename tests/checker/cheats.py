@@ -94,7 +94,7 @@ def stale_output(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return before
 
 
-@cheat("invalid", "changed after the call had returned")
+@cheat("invalid incorrect", "changed after the call had returned|wrong in a timed call")
 def background_thread(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = torch.empty_like(x)
 
@@ -142,7 +142,7 @@ def right_until_timed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return y if calls("until") <= 6 else torch.zeros_like(y)
 
 
-@cheat("invalid", "changed after the call had returned", GPU_CHEATS)
+@cheat("invalid", "changed after the call had returned|on another stream", GPU_CHEATS)
 def side_stream(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Computes where nobody waits for it, and takes its time."""
     y = torch.empty_like(x)

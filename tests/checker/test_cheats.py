@@ -51,7 +51,7 @@ def test_a_cheat_is_caught_for_its_reason(workers: Any, device: str, name: str) 
     _, status, reason = ALL[name]
     found = measured(workers, device, name, name, "eager")
     assert str(found[name].status) in status.split(), found[name].reason
-    assert reason in found[name].reason
+    assert any(words in found[name].reason for words in reason.split("|")), found[name].reason
     assert found["eager"].status.has_number, found["eager"].reason
 
 
