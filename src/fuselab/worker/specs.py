@@ -16,8 +16,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from fuseline.core.spec_fields import OpSpecError
-from fuseline.testing.place import place, told
 
 from fuselab import environment
 from fuselab.errors import LabError
@@ -26,7 +24,9 @@ from fuselab.worker.baselines import BASELINES
 from fuseline import table, testing
 from fuseline.core import spec_fields, tuned
 from fuseline.core.spec import Implementation, OpSpec, Tuning
+from fuseline.core.spec_fields import OpSpecError
 from fuseline.core.tuned import Table, TunedError
+from fuseline.testing.place import place, told
 
 TABLE = ""
 # Before a source: its operators with their tiles in the place of the implementations.
