@@ -281,6 +281,34 @@ def test_squares_that_are_alike(forward) -> None:
     assert_norm(run_forward(forward, x, one, zero), x, one, zero, 3)
 
 
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 1e30, 1e300])
+@pytest.mark.parametrize("n", [61, 5000])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_layer_norm_at_both_ends_of_the_range(forward, dtype, n, eps) -> None:
+    """Also mean and rstd, from which the backward goes on."""
+    info = torch.finfo(dtype)
+    computed = torch.finfo(torch.promote_types(dtype, F32))
+    if eps > computed.max:
+        pytest.skip("eps is beyond the type that is computed in")
+    for size in (info.max / 64, info.tiny * 64):
+        x = (rows((2, n), dtype).double() * size).to(dtype)
+        y, mean, rstd = (
+            torch.empty_like(x),
+            *(torch.empty(2, dtype=torch.promote_types(dtype, F32)) for _ in "mr"),
+        )
+        tensors = [x, torch.ones(n, dtype=dtype), torch.zeros(n, dtype=dtype), y, mean, rstd]
+        call(forward, f"forward_{NAMES[dtype]}", tensors, [2, n, eps, 0])
+        centre = wide(x).mean(1)
+        centred = wide(x) - centre[:, None]
+        inverse = 1 / np.sqrt((centred * centred).mean(1) + eps)
+        right = centred * inverse[:, None]
+        least = 2 * info.tiny * info.eps  # results may underflow
+        assert abs(wide(y) - right).max() <= 4 * info.eps * abs(right).max() + least
+        assert abs(wide(mean) - centre).max() <= 4 * computed.eps * abs(wide(x)).max()
+        if inverse.max() < computed.max:
+            assert abs(wide(rstd) / inverse - 1).max() <= 8 * computed.eps
+
+
 def exponentials(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """exp(x - max), and their sum."""
     e = np.exp(x - x.max(1, keepdims=True))

@@ -82,11 +82,16 @@ def _errors(
     return accuracy.errors(trial.spec, inputs, direction, found, dys)
 
 
-def _yardstick(dtype: torch.dtype, *eager: ErrorFigures | None) -> ErrorFigures | None:
-    """The largest of eager's errors that leave it any digits."""
+def _yardstick(
+    dtype: torch.dtype, direction: Direction, *eager: ErrorFigures | None
+) -> ErrorFigures | None:
+    """The largest of eager's errors that leave it any digits, as a direction counts them."""
     limit = accuracy.HOPELESS / torch.finfo(dtype).eps
-    fit = [e for e in eager if e is not None and max(e.max_ulp, e.scaled) <= limit]
-    return max(fit, key=lambda e: (e.max_ulp, e.scaled), default=None)
+
+    def size(figures: ErrorFigures) -> float:
+        return figures.max_ulp if direction == "fwd" else figures.scaled
+
+    return max((e for e in eager if e is not None and size(e) <= limit), key=size, default=None)
 
 
 def wrong(trial: Trial, own: Inputs, inputs: Inputs, power: int) -> Iterator[str]:
@@ -107,7 +112,7 @@ def wrong(trial: Trial, own: Inputs, inputs: Inputs, power: int) -> Iterator[str
         here, at_home = (_errors(trial, trial.eager, i, direction, dys) for i in (inputs, own))
         for name, figures in mine.items():
             dtype = trial.dtype if name not in inputs else inputs[name].dtype
-            eager = _yardstick(dtype, here.get(name), at_home.get(name))
+            eager = _yardstick(dtype, direction, here.get(name), at_home.get(name))
             reason = accuracy.over_budget(budget, dtype, direction, figures, eager)
             # Of terms that are subnormal as many roundings say nothing.
             info = torch.finfo(dtype)

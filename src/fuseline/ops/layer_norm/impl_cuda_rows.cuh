@@ -84,7 +84,8 @@ struct Forward : rows::DefaultTraits {
       using Total = TotalOf<T, HELD>;
       const auto squares = static_cast<S>(
           fma(all.value, static_cast<Total>(inv_n), static_cast<Total>(-row.rest * row.rest)));
-      const S var = fmax(squares, S(0)) + static_cast<S>(eps);
+      // Not fmax, which drops the NaN of squares that overflow: of the sum's and of the rest's.
+      const S var = (squares < 0 ? S(0) : squares) + static_cast<S>(eps);
       row.rstd = inverse_sqrt<T>(var);
       constexpr S kMost = sizeof(S) == 8 ? 1e280 : 1e36;
       row.needs_fallback = !(var * kMost >= 1 && var <= kMost);
@@ -196,7 +197,8 @@ struct Forward : rows::DefaultTraits {
       double most = 0;
 #pragma unroll 1
       for (int64_t col = first; again && col < a.n; col += step) most += fabs(at(col)) * inv_n;
-      scale = whole(most) < 1 ? kUp : kDown;
+      // Beside such an eps squares that underflow are nothing, and eps * kUp^2 overflows.
+      scale = whole(most) >= 1 ? kDown : eps > 1e-250 ? 1 : kUp;
     }
     double sum = 0, squares = 0;
 #pragma unroll 1
