@@ -1,4 +1,4 @@
-# make demo | test | lint | gpu-test | wheel | clean. Each sets up what it needs in .venv;
+# make demo | test | test-fast OP=softmax | lint | gpu-test | wheel | clean. Each sets up what it needs in .venv;
 # VENV=0 uses the Python in PATH as it is, without network (a machine that has torch already).
 
 VENV ?= .venv
@@ -25,7 +25,7 @@ export PATH := $(BIN:%/=%):$(PATH)
 # pip hides what CMake says.
 SAY_WHAT_IS_MISSING = $(PY) -c "from fuseline.core import native; why = native.status().why_not('cuda'); why and print(why)"
 
-.PHONY: demo test lint gpu-test wheel clean
+.PHONY: demo test test-fast lint gpu-test wheel clean
 
 demo: $(STAMP)/lab
 	$(PY) -m fuselab check rms_norm --level quick
@@ -39,6 +39,12 @@ ALONE := tests/lab/test_caches.py tests/checker/test_cheats.py
 test: $(STAMP)/dev
 	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile $(ALONE:%=--ignore=%)
 	$(PY) -m pytest -m "not gpu and not long" $(ALONE)
+
+# What a change near one operator (or several: OP="softmax or rms_norm") needs, in three minutes.
+OP ?= rms_norm
+test-fast: $(STAMP)/dev
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long and not slow" -n 2 \
+	  tests/architecture tests/ops tests/cuda_on_cpu -k "architecture or $(OP)"
 
 gpu-test: $(STAMP)/dev
 	$(PY) -c "import sys, torch; torch.cuda.is_available() or sys.exit('gpu-test: torch sees no GPU')"
