@@ -22,7 +22,7 @@ def require_tensor(
     if x.dtype not in dtypes:
         have = ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
         raise TypeError(f"{op}: {name} has dtype {x.dtype}, expected one of: {have}")
-    _require_strided(op, name, x)
+    require_strided(op, name, x)
 
 
 def require_rows(
@@ -40,7 +40,7 @@ def require_like(op: str, name: str, t: Tensor, x: Tensor, x_name: str = "x") ->
     """Refuse a second input whose dtype or device is not that of x (called `x_name`)."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{op}: {name} is a {type(t).__name__}, expected a torch.Tensor")
-    _require_strided(op, name, t)
+    require_strided(op, name, t)
     if t.dtype != x.dtype:
         raise TypeError(f"{op}: {name} has dtype {t.dtype}, expected {x.dtype} (as {x_name})")
     _require_device(op, name, t, x, x_name)
@@ -114,7 +114,7 @@ def _require_like_or_float(op: str, own: str, t: Tensor, x: Tensor, name: str = 
     """Refuse what may be None but not of another dtype than x's or float32, or elsewhere."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{op}: {own} is a {type(t).__name__}, expected a torch.Tensor or None")
-    _require_strided(op, own, t)
+    require_strided(op, own, t)
     if t.dtype not in (x.dtype, torch.float32):
         other = "" if x.dtype == torch.float32 else " or torch.float32"
         raise TypeError(f"{op}: {own} has dtype {t.dtype}, expected {x.dtype} (as {name}){other}")
@@ -147,6 +147,7 @@ def require_exactly(
     op: str, name: str, t: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> None:
     """Refuse an argument of a backward that is not what the forward saved or gave."""
+    require_strided(op, name, t)
     if (t.shape, t.dtype, t.device) != (shape, dtype, device):
         raise ValueError(
             f"{op}: {name} has shape {tuple(t.shape)}, {t.dtype}, on {t.device}, "
@@ -154,9 +155,10 @@ def require_exactly(
         )
 
 
-def _require_strided(op: str, name: str, t: Tensor) -> None:
-    if t.layout != torch.strided or t.is_nested:
-        came = "nested" if t.is_nested else t.layout
+def require_strided(op: str, name: str, t: Tensor) -> None:
+    """Refuse a tensor whose elements do not lie in memory as its dtype and strides say."""
+    if t.layout != torch.strided or t.is_nested or t.is_quantized:
+        came = "nested" if t.is_nested else "quantized" if t.is_quantized else t.layout
         raise TypeError(f"{op}: {name} has layout {came}, expected torch.strided")
 
 

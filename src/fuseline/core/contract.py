@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 from torch.nn import Parameter
 
-from fuseline.core import native
+from fuseline.core import boundary, native
 from fuseline.core.device import triton_unavailable
 from fuseline.core.select import Choice, Selector
 
@@ -115,6 +115,7 @@ class Variant:
             for name in contract.schemas(suffix)
         )
         self.public, self.raw = public, raw
+        self._check = boundary.checking(contract.name, public)
         self.missing = missing
         self.traced_through = kernels is not None
         # Traced code must see operators; eager code of a Python implementation need not, and that
@@ -171,6 +172,7 @@ class Variant:
 
     def autograd_rule(self, keyset: Any, *args: Any) -> Any:
         """Run the public operator under autograd: first order by kernels, else by the formula."""
+        self._check(*args)
         tensors = [a for a in args if isinstance(a, Tensor)]
         if has_tangent(tensors):
             return self.decomposed(*args)
@@ -290,7 +292,8 @@ def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
     schemas = contract.schemas("__triton")
     for (name, schema), function in zip(schemas.items(), functions, strict=True):
         _LIBRARY.define(name + schema)
-        _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+        kernel = boundary.on_triton(contract.name, function)
+        _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
         torch.library.register_torch_dispatch(
             f"{NAMESPACE}::{name}", FunctionalTensorMode, _trace_through(function), lib=_LIBRARY
         )
@@ -342,6 +345,12 @@ def _finish(
     ]
     for name, fake in zip(names, fakes, strict=True):
         torch.library.register_fake(name, fake, lib=_LIBRARY)
+    for name in contract.schemas(suffix):
+        op = getattr(getattr(torch.ops, NAMESPACE), name).default
+        check = boundary.checking(contract.name, op)
+        for key in boundary.KEYS:
+            _LIBRARY.impl(name, boundary.refusing(contract.name, check), key)
+        _LIBRARY.impl(name, boundary.without_negative_bit(op, check), "Negative")
     variant = Variant(contract, suffix, kernels, missing)
     public = contract.name + suffix
     _LIBRARY.impl(public, variant.autograd_rule, "Autograd", with_keyset=True)

@@ -1,0 +1,68 @@
+"""Refuse tensors that no kernel of ours can read, before torch looks into them: it may crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+
+from fuseline.core import arguments
+from fuseline.core.device import triton_unavailable
+
+# The dispatcher's keys of such tensors.
+KEYS = (
+    *(
+        f"{kind}{device}"
+        for kind in ("Quantized", "Sparse", "SparseCsr", "NestedTensor")
+        for device in ("CPU", "CUDA")
+    ),
+    "MkldnnCPU",
+    "AutogradNestedTensor",
+)
+
+Function = Callable[..., Any]
+
+
+def checking(name: str, op: Any) -> Function:
+    """Return a function of the arguments of `op` that refuses such tensors by argument name."""
+    parameters = tuple(a.name for a in op._schema.arguments)
+
+    def check(*args: Any) -> None:
+        for parameter, a in zip(parameters, args, strict=False):
+            if isinstance(a, Tensor):
+                arguments.require_strided(name, parameter, a)
+
+    return check
+
+
+def refusing(name: str, check: Function) -> Function:
+    """Return the kernel for KEYS."""
+
+    def kernel(*args: Any) -> Any:
+        check(*args)
+        raise TypeError(f"{name}: a tensor has another layout, expected torch.strided")
+
+    return kernel
+
+
+def without_negative_bit(op: Function, check: Function) -> Function:
+    """Return the kernel for the negative bit: torch's own crashes on quantized tensors."""
+
+    def kernel(*args: Any) -> Any:
+        check(*args)
+        return op(*(a.resolve_neg() if isinstance(a, Tensor) else a for a in args))
+
+    return kernel
+
+
+def on_triton(name: str, function: Function) -> Function:
+    """Return a Triton implementation that says where it cannot run: the driver does not."""
+
+    def kernel(*args: Any) -> Any:
+        device_type = next(a.device.type for a in args if isinstance(a, Tensor))
+        if why := triton_unavailable(device_type):
+            raise RuntimeError(f"{name}: impl 'triton' cannot run here: {why}")
+        return function(*args)
+
+    return kernel

@@ -1,0 +1,103 @@
+"""Tensors that no kernel can read are refused by name, and torch does not look into them first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import fuseline
+
+OPS = torch.ops.fuseline
+# Torch's own operators crash on the quantized ones: a child, one line for each call that came back.
+CODE = """
+import torch, fuseline
+x = torch.randn(4, 8)
+q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint32)
+unreadable = {
+    "quantized": [q, q.view(torch.float32), q.view(torch.uint8), torch._neg_view(q),
+                  torch._neg_view(q.view(torch.float32)),
+                  torch.quantize_per_channel(x, torch.ones(4), torch.zeros(4), 0, torch.qint8)],
+    "nested": [torch.nested.nested_tensor([x, x[:2]]),
+               torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged)],
+    "torch.sparse_coo": [x.to_sparse()],
+    "torch.sparse_csr": [x.to_sparse_csr()],
+    "torch._mkldnn": [x.to_mkldnn()],
+}
+s = torch.ones(())
+stats = torch.ones(4)
+ops = {
+    "softmax": [(x, -1)], "_softmax_bwd": [(x, x, -1)], "_rms_norm": [(x, x[0], 1e-6)],
+    "_rms_norm_fwd": [(x, x[0], 1e-6)], "add_rms_norm": [(x, x, x[0], 1e-6)],
+    "_rms_norm_bwd": [(x, x, x[0], stats, True, True)], "rms_norm_fp8": [(x, x[0], s, 1e-6)],
+    "_layer_norm": [(x, x[0], x[0], 1e-6)], "_layer_norm__triton": [(x, x[0], x[0], 1e-6)],
+    "_bias_dropout_add": [(x, x[0], x, 0.5, True, 7)],
+    "_bias_gelu_bwd": [(x, x, x[0], "tanh", True, True)],
+    "masked_softmax": [(x, x, False, 1.0, False)], "pointwise_chain__triton": [(x,)],
+    "_double_softmax_bwd": [(x, x, torch.ones(4, 3), 1)],
+    "_norm_chain_bwd": [(x, x, stats.double())],
+}
+for name, calls in ops.items():
+    op = getattr(torch.ops.fuseline, name).default
+    parameters = [a.name for a in op._schema.arguments]
+    for args in calls:
+        for at, a in enumerate(args):
+            if not isinstance(a, torch.Tensor):
+                continue
+            for layout, tensors in unreadable.items():
+                for t in tensors:
+                    try:
+                        op(*args[:at], t, *args[at + 1 :])
+                    except TypeError as error:
+                        word = f"{parameters[at]} has layout {layout}, expected torch.strided"
+                        assert word in str(error), (name, at, layout, error)
+                    else:
+                        raise AssertionError((name, at, layout))
+print("ended")
+"""
+
+
+def test_unreadable_tensors_are_refused_by_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c", CODE],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "ended\n"), done.stderr
+
+
+def test_tensors_with_the_negative_bit_are_read() -> None:
+    x = torch.randn(3, 8)
+    negative = torch._neg_view(x)
+    assert torch.equal(OPS.softmax(negative, -1), OPS.softmax(-x, -1))
+    assert torch.equal(fuseline.softmax(negative), fuseline.softmax(-x))
+    leaf = x.clone().requires_grad_()
+    fuseline.rms_norm(torch._neg_view(leaf)).pow(3).sum().backward()
+    other = x.clone().requires_grad_()
+    fuseline.rms_norm(-other).pow(3).sum().backward()
+    torch.testing.assert_close(leaf.grad, other.grad)
+
+
+def test_the_public_functions_name_a_nested_tensor() -> None:
+    x = torch.nested.nested_tensor([torch.randn(3, 8), torch.randn(2, 8)], layout=torch.jagged)
+    for call in (
+        fuseline.rms_norm,
+        fuseline.layer_norm,
+        fuseline.softmax,
+        fuseline.norm_chain,
+        lambda t: fuseline.add_rms_norm(t, t),
+        lambda t: fuseline.bias_gelu(t, torch.randn(8)),
+        lambda t: fuseline.rms_norm_fp8(t, None, torch.ones(1)),
+        lambda t: fuseline.bias_dropout_add(t, torch.randn(8), t, 0.5, True),
+    ):
+        with pytest.raises(TypeError, match=r"x has layout nested, expected torch\.strided"):
+            call(x)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's kernels run here")
+def test_a_triton_operator_says_where_it_does_not_run() -> None:
+    with pytest.raises(RuntimeError, match="softmax: impl 'triton' cannot run here: Triton"):
+        OPS.masked_softmax__triton(torch.randn(3, 8), None, False, 1.0, False)
