@@ -51,7 +51,7 @@ def model(family: str, device: str = "cpu", dtype: torch.dtype = torch.float32) 
 
 
 def impl_on(device: str) -> str:
-    """Return what has a layer norm replaced there: on a CPU "auto" leaves it to torch."""
+    """Return what serves a layer norm there: on a CPU "auto" leaves its calls to torch."""
     return "cpu" if device == "cpu" else "auto"
 
 
@@ -237,7 +237,6 @@ def with_forward_of_its_own() -> Module:
         (BiasOfTheWeight(), "differ"),
         (torch.nn.GroupNorm(2, 8), "differ"),
         (torch.nn.LayerNorm(8, device="meta"), "meta"),
-        (torch.nn.LayerNorm(8), "faster on a cpu"),
         (torch.nn.BatchNorm1d(8), "buffers"),
         (torch.nn.RMSNorm(8, device="meta"), "meta"),
         (torch.nn.RMSNorm(8).to(torch.complex64), "complex64"),
@@ -291,6 +290,26 @@ def test_torchs_own_module(norm: Any, device: str) -> None:
         norm(x[..., :7])
     ((why, times),) = fuseline.patch_status(norm).modules[0].own.items()
     assert (why, times) == ("x of another shape than was proven", 1)
+
+
+def test_auto_leaves_the_calls_of_a_layer_norm_on_a_cpu_to_torch() -> None:
+    norm, x = torch.nn.LayerNorm(8), torch.randn(3, 8)
+    wanted = norm(x)
+    why = "torch's layer norm is faster on a cpu; impl='cpu' takes ours"
+    report = fuseline.patch(norm)
+    assert report.replaced == (("", "LayerNorm"),)
+    assert report.partly == (("", "LayerNorm", why),)
+    assert torch.equal(norm(x), wanted)
+    (calls,) = fuseline.patch_status(norm).modules
+    assert (calls.served, calls.own) == (0, {why: 1})
+    report = fuseline.patch(norm, impl="cpu")
+    assert len(report.replaced) == 1, str(report)
+    assert not report.partly
+    torch.testing.assert_close(norm(x), wanted)
+    (calls,) = fuseline.patch_status(norm).modules
+    assert (calls.served, calls.own) == (1, {})
+    assert fuseline.unpatch(norm) == 1
+    assert type(norm) is torch.nn.LayerNorm
 
 
 def test_copies_pickles_hooks_and_moves_survive() -> None:

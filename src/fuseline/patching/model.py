@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from itertools import chain
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ def patch(model: Module, impl: str = "auto") -> Report:
            and Gemma. Each is compared on random inputs, forward and gradients, with what would take
            its place: x of 1 to 5 dimensions, all dtypes, training and eval, with and without
            autocast.
-    impl   as in these two; "auto" leaves a layer norm on a CPU alone, where torch's is faster.
+    impl   as in these two; with "auto" the calls of a layer norm on a CPU are its own forward's,
+           which is faster there.
 
     Calls of a kind that was not shown to give the same, of a tensor subclass, or of another dtype
     than the weight's go to the module's own forward: fuseline.patch_status counts both. So a model
@@ -88,32 +90,49 @@ class _Patch:
                 continue
             install(module, found)
             replaced.append((name, kind))
-            partly += [(name, kind, why) for why in found.proof.missing]
+            partly += [(name, kind, why) for why in found.missing]
         return Report(tuple(replaced), tuple(kept), tuple(partly))
 
     def _serving(self, module: Module) -> Serving | str:
         """Return what would serve a module, or why it is left alone."""
-        if isinstance(module, nn.RMSNorm) or "_fuseline" in vars(module):
+        devices = self._devices(module)
+        before: Serving | None = vars(module).get("_fuseline")
+        if before is not None and before.impl != self.impl:
+            before = None
+        proofs = {} if before is None else dict(before.proofs)
+        if isinstance(module, nn.RMSNorm) or (before and devices.keys() <= proofs.keys()):
             return "it runs on fuseline already"
         if replaced_forward(module):
             return "its forward was replaced on the instance"
         if why := structure.unlike(module) or structure.unfit(module, self.sharded):
             return why
-        weight, _ = structure.parameters(module)
-        device = torch.device("cpu") if weight is None else weight.device
         forms = structure.forms(module, self.impl)
         fixed = fixed_attributes(module, forms[0])
         if isinstance(fixed, str):
             return fixed
+        found = {kind: self._on(module, forms, d, fixed) for kind, d in devices.items()}
+        if all(isinstance(proof, str) for proof in found.values()):
+            return "; ".join(dict.fromkeys(map(str, found.values())))
+        for kind, proof in found.items():
+            faster = None if isinstance(proof, str) else structure.slower(proof.form, kind)
+            proofs[kind] = faster or proof
+        return Serving(self.impl, proofs, fixed)
+
+    def _devices(self, module: Module) -> dict[str, torch.device]:
+        """Return the devices on which to prove a module, by kind.
+
+        They are its weight's, else those of the model's tensors, else all that are usable.
+        """
+        weight, _ = structure.parameters(module)
+        tensors = chain(self.model.parameters(), self.model.buffers()) if weight is None else ()
+        where = [t.device for t in tensors] if weight is None else [weight.device]
+        where = [device for device in where if device.type != "meta"]
+        return {device.type: device for device in where or usable_devices()}
+
+    def _on(self, module: Module, forms: Any, device: torch.device, fixed: Any) -> Proof | str:
         reasons = [structure.unavailable(form, device.type) for form in forms]
         able = [form for form, reason in zip(forms, reasons, strict=True) if reason is None]
-        if not able:
-            return str(reasons[0])
-        proof = self._proof(module, able, device, fixed)
-        if isinstance(proof, str):
-            return proof
-        why = structure.slower(proof.form, device.type)
-        return why if why else Serving(proof, device.type, fixed)
+        return self._proof(module, able, device, fixed) if able else str(reasons[0])
 
     def _proof(self, module: Module, forms: Any, device: torch.device, fixed: Any) -> Proof | str:
         own = own_class(module)
@@ -125,6 +144,12 @@ class _Patch:
         if key not in self.proofs:
             self.proofs[key] = prove(module, own, forms, device)
         return self.proofs[key]
+
+
+def usable_devices() -> list[torch.device]:
+    """Return a device of each kind that a norm without parameters may be called on."""
+    names = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+    return [torch.device(name) for name in names]
 
 
 def _is_sharded(model: Module) -> bool:

@@ -15,7 +15,7 @@ class Report:
 
     replaced  (name, class) of each module that runs on fuseline now
     kept      (name, class, why) of each that looks like a norm and was left alone
-    partly    (name, class, why) of each replaced one that does so in one mode alone
+    partly    (name, class, why) of each replaced one, some of whose calls are its own forward's
     """
 
     replaced: tuple[tuple[str, str], ...]

@@ -16,7 +16,7 @@ from torch.nn import Module
 from fuseline.core.operator import PLAIN
 from fuseline.patching.form import Form
 from fuseline.patching.probe import INTERNALS, is_plain
-from fuseline.patching.proof import Cell, Proof
+from fuseline.patching.proof import Proof
 
 # Attributes that others keep on a module and that no forward reads.
 BOOKKEEPING = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", "forward"))
@@ -28,66 +28,55 @@ _tracing = torch._C._get_tracing_state
 class Serving:
     """What a patched module carries: which of its calls run on our kernels, and how many did.
 
-    fixed   attributes that the proof had, with their values; where one differs nothing is proven
+    impl    as given to patch
+    proofs  by kind of device: what was proven there, or why calls there are the module's own
+    fixed   attributes that the proofs had, with their values; where one differs nothing is proven
     served  eager calls that ran on our kernels
     own     eager calls that went to the module's own forward, by reason
     """
 
-    def __init__(self, proof: Proof, device_type: str, fixed: tuple[tuple[str, Any], ...]) -> None:
-        self.proof, self.device_type, self.fixed = proof, device_type, fixed
-        self.form: Form = proof.form
-        self.cells: frozenset[Cell] = proof.cells
+    def __init__(
+        self, impl: str, proofs: dict[str, Proof | str], fixed: tuple[tuple[str, Any], ...]
+    ) -> None:
+        self.impl, self.proofs, self.fixed = impl, proofs, fixed
         self.served = 0
         self.own: dict[str, int] = {}
 
-    def parameters(self, module: Any) -> tuple[Any, Any]:
-        """Return the weight and the bias; looking for one that a module never had takes long."""
-        own, form = module._parameters, self.form
-        weight = getattr(module, "weight", None) if form.weight else own.get("weight")
-        return weight, getattr(module, "bias", None) if form.bias else own.get("bias")
+    @property
+    def missing(self) -> list[str]:
+        """Return which calls go to the module's own forward, and why."""
+        found: list[str] = []
+        for proof in self.proofs.values():
+            found += [proof] if isinstance(proof, str) else proof.missing
+        return list(dict.fromkeys(found))
 
-    def refusal(self, module: Any, x: Any, weight: Any, bias: Any) -> str | None:
-        """Return why a call goes to the module's own forward, or None."""
+    def run(self, module: Any, x: Any) -> Tensor | str:
+        """Return the norm of x from our kernels, or why it is left to the module's own forward."""
         if type(x) not in PLAIN:
             return f"x is a {type(x).__name__}"
-        if why := self._unlike("weight", weight, self.form.weight, x):
-            return why
-        if why := self._unlike("bias", bias, self.form.bias, x):
-            return why
-        shape = self.form.shape
-        if x.shape[-len(shape) :] != shape:
-            return "x of another shape than was proven"
-        return self._unproven(module, x)
-
-    def _unlike(self, name: str, p: Any, expected: bool, x: Tensor) -> str | None:
-        if p is None:
-            return f"its {name} was taken away after patch" if expected else None
-        if not expected:
-            return f"its {name} was added after patch"
-        if type(p) not in PLAIN:
-            return f"its {name} is a {type(p).__name__}"
-        if p.dtype != x.dtype:
-            return f"x is {x.dtype}, its {name} {p.dtype}"
-        return None if p.shape == self.form.shape else f"its {name} has another shape"
-
-    def _unproven(self, module: Any, x: Tensor) -> str | None:
         device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
-        if device != self.device_type:
-            return f"x is on {device}, proven on {self.device_type}: patch again"
-        to = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        cell = (x.dim(), x.dtype, to, module.training)
-        if cell not in self.cells:
-            cast = "" if to is None else f", autocast to {to}"
-            mode = "training" if module.training else "eval"
-            return f"not proven: x of {x.dim()} dimensions, {x.dtype}{cast}, in {mode}"
-        if not self.proof.square and self.form.shape[-1] in x.shape[:-1]:
-            return "not proven: a leading dimension of x as long as the norm's own"
+        proof = self.proofs.get(device)
+        if proof is None:
+            return f"x is on {device}, proven on {' and '.join(self.proofs)}: patch again"
+        if isinstance(proof, str):
+            return proof
+        form = proof.form
+        weight, bias = _parameters(module, form)
+        why = (
+            _unlike("weight", weight, form.weight, x, form)
+            or _unlike("bias", bias, form.bias, x, form)
+            or _unproven(proof, module, x, device)
+            or self._changed(module, form)
+        )
+        return why or form.compute(x, weight, bias, getattr(module, form.eps_name))
+
+    def _changed(self, module: Any, form: Form) -> str | None:
         for name, value in self.fixed:
             if getattr(module, name, None) != value:
                 return f"its {name} was changed after patch"
-        eps = getattr(module, self.form.eps_name)
-        if (eps is None) != self.form.eps_is_none or not (eps is None or _is_eps(eps)):
-            return f"its {self.form.eps_name} is no number >= 0 any more"
+        eps = getattr(module, form.eps_name)
+        if (eps is None) != form.eps_is_none or not (eps is None or _is_eps(eps)):
+            return f"its {form.eps_name} is no number >= 0 any more"
         return None
 
     def count(self, why: str | None) -> None:
@@ -96,6 +85,39 @@ class Serving:
                 self.served += 1
             else:
                 self.own[why] = self.own.get(why, 0) + 1
+
+
+def _parameters(module: Any, form: Form) -> tuple[Any, Any]:
+    """Return the weight and the bias; looking for one that a module never had takes long."""
+    own = module._parameters
+    weight = getattr(module, "weight", None) if form.weight else own.get("weight")
+    return weight, getattr(module, "bias", None) if form.bias else own.get("bias")
+
+
+def _unlike(name: str, p: Any, expected: bool, x: Tensor, form: Form) -> str | None:
+    if p is None:
+        return f"its {name} was taken away after patch" if expected else None
+    if not expected:
+        return f"its {name} was added after patch"
+    if type(p) not in PLAIN:
+        return f"its {name} is a {type(p).__name__}"
+    if p.dtype != x.dtype:
+        return f"x is {x.dtype}, its {name} {p.dtype}"
+    return None if p.shape == form.shape else f"its {name} has another shape"
+
+
+def _unproven(proof: Proof, module: Any, x: Tensor, device: str) -> str | None:
+    shape = proof.form.shape
+    if x.shape[-len(shape) :] != shape:
+        return "x of another shape than was proven"
+    to = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    if (x.dim(), x.dtype, to, module.training) not in proof.cells:
+        cast = "" if to is None else f", autocast to {to}"
+        mode = "training" if module.training else "eval"
+        return f"not proven: x of {x.dim()} dimensions, {x.dtype}{cast}, in {mode}"
+    if not proof.square and shape[-1] in x.shape[:-1]:
+        return "not proven: a leading dimension of x as long as the norm's own"
+    return None
 
 
 def _is_eps(eps: object) -> bool:
@@ -129,18 +151,17 @@ def patched_class(own: Any) -> Any:
         serving: Serving | None = self._fuseline
         if serving is not None:
             compiling = is_compiling()
-            weight, bias = serving.parameters(self)
             if len(args) != 1 or kwargs:
-                why: str | None = "called with more than one positional argument"
+                y: Tensor | str = "called with more than one positional argument"
             elif not compiling and _tracing() is not None:
-                why = "torch.jit traces"
+                y = "torch.jit traces"
             else:
-                why = serving.refusal(self, args[0], weight, bias)
+                y = serving.run(self, args[0])
+            why = y if isinstance(y, str) else None
             if not compiling:
                 serving.count(why)
             if why is None:
-                eps = getattr(self, serving.form.eps_name)
-                return serving.form.compute(args[0], weight, bias, eps)
+                return y
         return own.forward(self, *args, **kwargs)
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
@@ -177,6 +198,8 @@ def fixed_attributes(module: Module, form: Form) -> tuple[tuple[str, Any], ...] 
     fixed = []
     for name, value in vars(module).items():
         if name in INTERNALS or name in BOOKKEEPING or name == form.eps_name:
+            continue
+        if name.startswith("__"):  # of FSDP and its like
             continue
         if isinstance(value, Tensor) or not (is_plain(value) or callable(value)):
             return f"its {name} is a {type(value).__name__}, on which its results may depend"
