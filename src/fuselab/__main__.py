@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from types import FrameType
 
 from fuselab import streams
 
@@ -15,11 +16,21 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line and exit with its code."""
     streams.prepare()
+    heard: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        signal.default_int_handler(number, frame)
+
     # A batch system's polite end is an interruption like Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
     try:
         code = _command()
     except KeyboardInterrupt:  # before the command line could catch it, or while it was doing so
+        code = INTERRUPTED
+    if heard:  # a library may have made another error of it, or none
         code = INTERRUPTED
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # nothing is left to interrupt
     sys.exit(code)

@@ -16,7 +16,7 @@ from fuselab.fusion.record import Fusion
 ROWS, COLUMNS = 512, 1024
 PAGE = Path(__file__).parents[2] / "docs" / "fusion.md"
 HEAD = "| pattern | kernels | traffic | peak | kept apart |\n|---|---:|---:|---:|---|"
-VERSION = re.compile(r"torch (\S+), CPU")
+VERSION = re.compile(r"torch\s+(\S+),\s+CPU")
 
 
 @dataclass(frozen=True)

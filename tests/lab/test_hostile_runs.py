@@ -254,7 +254,7 @@ def test_a_file_in_the_way_or_a_name_too_long_is_one_line(
     ):
         code = command(["report", str(tmp_path), "--html", str(path)])
         said = capfd.readouterr()
-        assert (code, said.err.count("\n")) in ((3, 1), (0, 0)), said
+        assert (code, said.err.count("\n")) in ((2, 1), (3, 1), (0, 0)), said
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])

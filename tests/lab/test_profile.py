@@ -299,7 +299,9 @@ def test_a_profile_on_a_cpu_and_again(
     (cell,) = found["cells"]
     assert (found["store"], found["picture"]) == (str(tmp_path), None)
     assert (cell["metrics"]["direction"], cell["metrics"]["timer"]) == ("bwd", "wall")
-    assert cell["roofline"]["memory_roof_gbps"] == cell["metrics"]["ceiling_gbps"] > 0
+    roof = cell["roofline"]["memory_roof_gbps"]
+    assert roof == cell["metrics"]["ceiling_gbps"]
+    assert roof is None or roof > 0, "None where the ceiling was noisy"
 
 
 @pytest.mark.usefixtures("no_callgrind")

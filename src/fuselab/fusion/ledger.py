@@ -43,6 +43,8 @@ class Ledger(TorchDispatchMode):
         self.graphs = 0
         self.resized = False
         self._made: set[int] = set()
+        # Storages of the arguments of the custom operator whose kernel runs.
+        self._given: set[int] | None = None
         self._reads, self._writes = Regions(), Regions()
         self._inside = False
 
@@ -107,15 +109,19 @@ class Ledger(TorchDispatchMode):
 
     def _operator(self, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         before = len(self.kernels)
-        body = None if func.namespace == "aten" else _body(func, tensors((args, kwargs)))
+        arguments = tensors((args, kwargs))
+        held = {storage(t) for t in arguments}
+        body = None if func.namespace == "aten" else _body(func, arguments)
         if body is None:
             results = func(*args, **kwargs)
         else:
+            around, self._given = self._given, held
             with self:
                 results = body(*args, **kwargs)
+            self._given = around
         read, written = _roles(func, args, kwargs)
-        arguments = tensors((args, kwargs))
-        held = {storage(t) for t in arguments}
+        if self._given is not None:  # a kernel in C++ allocates unseen
+            self._made |= {storage(t) for t in written} - self._given
         fresh = [t for t in tensors(results) if storage(t) not in held]
         self._keep(fresh, arguments)
         seen = len(self.kernels) > before
