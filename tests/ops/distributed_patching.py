@@ -126,6 +126,6 @@ if __name__ == "__main__":
     try:
         for how, first in product(WRAPS, ("patch", "wrap")):
             run(how, first)
-            print("done", how, first, flush=True)
+            print(f"done {how} {first}\n", end="", flush=True)  # one write: no other between
     finally:
         dist.destroy_process_group()

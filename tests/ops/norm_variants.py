@@ -115,6 +115,34 @@ def two_eps(m: Any, x: Tensor) -> Tensor:
     return rms(x, m.variance_epsilon) * m.weight
 
 
+def other_where(condition: Callable[[Tensor], bool]) -> Callable[[Any, Tensor], Tensor]:
+    return lambda m, x: plain(m, x) * (0.5 if condition(x) else 1.0)
+
+
+def is_channels_last(x: Tensor) -> bool:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.dim() in formats and x.is_contiguous(memory_format=formats[x.dim()])
+
+
+class ClippedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *dy: Tensor) -> Tensor:
+        return dy[0].clamp(-2.0, 2.0)
+
+
+class Scale:
+    """A callable whose result changes with an attribute."""
+
+    by = 1.0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x * self.by
+
+
 # Rules that are the norm whatever comes: name -> (rule, has a bias, more attributes).
 GOOD: dict[str, tuple[Any, bool, dict[str, Any]]] = {
     "plain": (plain, False, {}),
@@ -178,6 +206,43 @@ BAD: dict[str, tuple[Any, bool, dict[str, Any]]] = {
     "gelu after": (lambda m, x: F.gelu(plain(m, x)), False, {}),
     "scaled once": (lambda m, x: plain(m, x) * m.by, False, {"by": 1.0}),
     "mean of a sample": (lambda m, x: layer(m, x) * (C / (C - 1)) ** 0.5, True, {}),
+    "other when long": (other_where(lambda x: x.numel() > 5000), False, {}),
+    "other for a large batch": (other_where(lambda x: x.dim() > 1 and len(x) > 256), False, {}),
+    "other for one token": (
+        other_where(lambda x: x.dim() == 3 and len(x) > 1 and x.shape[1] == 1),
+        False,
+        {},
+    ),
+    "other when sliced": (other_where(lambda x: x.stride(-1) > 1), False, {}),
+    "other when channels last": (other_where(is_channels_last), False, {}),
+    "other in inference": (
+        other_where(lambda x: torch.is_inference_mode_enabled()),
+        False,
+        {},
+    ),
+    "drops small rows": (
+        lambda m, x: plain(m, x) * (x.abs().amax(-1, True) > 1e-4),
+        False,
+        {},
+    ),
+    "eps of the dtype": (
+        lambda m, x: rms(x, max(m.eps, torch.finfo(x.dtype).eps)) * m.weight,
+        False,
+        {},
+    ),
+    "weight rounded": (
+        lambda m, x: rms(x, m.eps) * m.weight.bfloat16().to(x.dtype),
+        False,
+        {},
+    ),
+    "the larger of variance and eps": (
+        lambda m, x: x * torch.rsqrt(x.square().mean(-1, True).clamp(min=m.eps)) * m.weight,
+        False,
+        {},
+    ),
+    "clipped gradient": (lambda m, x: ClippedGradient.apply(plain(m, x)), False, {}),
+    "a list it reads": (lambda m, x: plain(m, x) * m.by[0], False, {"by": [1.0]}),
+    "a callable with state": (lambda m, x: m.scale(plain(m, x)), False, {"scale": Scale()}),
     "first eps alone": (two_eps, False, {"variance_epsilon": 1e-5, "norm_eps": 1e-5}),
 }
 

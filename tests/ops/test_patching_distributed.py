@@ -29,4 +29,4 @@ def test_losses_are_those_without_patch(processes: int) -> None:
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(launch, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
-    assert done.stdout.count("done ") == 8 * processes, done.stdout
+    assert done.stdout.count("done") == 8 * processes, done.stdout

@@ -23,10 +23,14 @@ pytestmark = pytest.mark.skipif(
 )
 CASES = cases()
 # The norm as they are; what they read is watched.
-WATCHED = {"scaled once", "first eps alone", "other when cast", "float"}
+WATCHED = {
+    "scaled once", "first eps alone", "other when cast", "float", "a list it reads",
+    "eps of the dtype",
+}  # fmt: skip
 SHAPES = [
     (C,), (5, C), (C, C), (1, C), (0, C), (2, C, C), (2, C, 9), (2, 16, C), (1, 1, C), (2, C, 3, C),
     (3, C, C, C), (2, 3, 5, C), (2, C, 4, 4), (1, 2, 1, 3, C), (2, 2, 2, 2, 2, C), (40, C), (C, 1),
+    (700, C), (300, 1, C), (1, 900, C),
 ]  # fmt: skip
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 CASTS = [None, torch.bfloat16, torch.float16]
@@ -103,7 +107,35 @@ def test_an_attribute_that_changes_ends_the_proof() -> None:
     torch.testing.assert_close(norm(x), plain(norm, x))
     norm.eps = torch.tensor(0.25)
     torch.testing.assert_close(norm(x), plain(norm, x))
-    assert "its eps is no number >= 0 any more" in str(fuseline.patch_status(norm))
+    (calls,) = fuseline.patch_status(norm).modules
+    assert calls.own["its eps was changed after patch"] == 3
+
+
+def test_a_list_that_is_written_to_ends_the_proof() -> None:
+    norm, x = CASES["a list it reads"](), torch.randn(3, C)
+    fuseline.patch(norm)
+    norm(x)
+    norm.by[0] = 3.0
+    torch.testing.assert_close(norm(x), 3 * plain(norm, x))
+    (calls,) = fuseline.patch_status(norm).modules
+    assert (calls.served, calls.own) == (1, {"its by was changed after patch": 1})
+
+
+def test_a_callable_that_may_change_cannot_be_watched() -> None:
+    ((_, _, why),) = fuseline.patch(CASES["a callable with state"]()).kept
+    assert why == "its scale is a Scale, on which its results may depend"
+
+
+@pytest.mark.parametrize("layout", ["sliced", "channels last"])
+def test_layouts(layout: str) -> None:
+    x = torch.randn(2, 3, 4, 2 * C)[..., ::2]
+    if layout == "channels last":
+        x = x.contiguous(memory_format=torch.channels_last)
+    for name in ("plain", f"other when {layout}"):
+        norm = CASES[name]()
+        wanted = norm(x)
+        fuseline.patch(norm, impl="cpu")
+        torch.testing.assert_close(norm(x), wanted)
 
 
 def test_the_status_says_what_was_served_and_why_not() -> None:

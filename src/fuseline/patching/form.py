@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,15 +26,14 @@ TORCHS = (torch.nn.RMSNorm, torch.nn.LayerNorm)
 class Form:
     """How a module spells the norm.
 
-    eps_name, eps_is_none  the attribute that holds its eps, and whether that is None
-    shape                  the shape of what is normed: the last dimensions of x
-    weight, bias           whether it has them
-    offset                 what is added to its weight
-    centred                it is a layer norm, not a root-mean-square one
+    eps           as the module has it; None: torch.nn.RMSNorm's default
+    shape         the shape of what is normed: the last dimensions of x
+    weight, bias  whether it has them
+    offset        what is added to its weight
+    centred       it is a layer norm, not a root-mean-square one
     """
 
-    eps_name: str
-    eps_is_none: bool
+    eps: float | None
     shape: tuple[int, ...]
     weight: bool
     bias: bool
@@ -47,9 +45,10 @@ class Form:
     def selector(self) -> Selector:
         return LAYER_NORM if self.centred else RMS_NORM
 
-    def compute(self, x: Tensor, weight: Any, bias: Any, eps: float | None) -> Tensor:
+    def compute(self, x: Tensor, weight: Any, bias: Any) -> Tensor:
         """Return the norm of x, whose last dimensions have our shape."""
-        if eps is None:  # torch.nn.RMSNorm: the epsilon of the type that torch computes in
+        eps = self.eps
+        if eps is None:  # the epsilon of the type that torch computes in
             eps = torch.finfo(torch.float64 if x.dtype == torch.float64 else torch.float32).eps
         whole = x.shape
         if len(self.shape) > 1:
@@ -121,13 +120,12 @@ def forms(module: Any, impl: str) -> list[Form]:
     weight, bias = parameters(module)
     shape = module.normalized_shape if isinstance(module, TORCHS) else weight.shape
     found = []
-    for eps_name in _eps_names(module):
-        none = getattr(module, eps_name) is None
-        same = (eps_name, none, tuple(shape), weight is not None, bias is not None, impl)
+    for eps in dict.fromkeys(getattr(module, name) for name in _eps_names(module)):
+        same = (eps, tuple(shape), weight is not None, bias is not None, impl)
         if bias is None and not isinstance(module, torch.nn.LayerNorm):
             offsets = OFFSETS if weight is not None else OFFSETS[:1]
             found += [Form(*same, offset) for offset in offsets]
-        if not none and not isinstance(module, torch.nn.RMSNorm):
+        if eps is not None and not isinstance(module, torch.nn.RMSNorm):
             found.append(Form(*same, centred=True))
     return found
 
@@ -149,11 +147,5 @@ def unavailable(form: Form, device_type: str) -> str | None:
 
 
 def _eps_names(module: Module) -> list[str]:
-    return list(_eps_names_of(module))
-
-
-def _eps_names_of(module: Module) -> Iterator[str]:
-    for name in EPS_NAMES:
-        value = vars(module).get(name, "")
-        if value is None or type(value) in (float, int):
-            yield name
+    values = ((name, vars(module).get(name, "")) for name in EPS_NAMES)
+    return [name for name, eps in values if eps is None or type(eps) in (float, int)]

@@ -107,7 +107,7 @@ class _Patch:
         if why := structure.unlike(module) or structure.unfit(module, self.sharded):
             return why
         forms = structure.forms(module, self.impl)
-        fixed = fixed_attributes(module, forms[0])
+        fixed = fixed_attributes(module)
         if isinstance(fixed, str):
             return fixed
         found = {kind: self._on(module, forms, d, fixed) for kind, d in devices.items()}
@@ -136,9 +136,8 @@ class _Patch:
 
     def _proof(self, module: Module, forms: Any, device: torch.device, fixed: Any) -> Proof | str:
         own = own_class(module)
-        eps = getattr(module, forms[0].eps_name)
         try:
-            key = hash((own, tuple(forms), device, fixed, eps)), own, repr(fixed), eps
+            key = hash((own, tuple(forms), device, fixed)), own, repr(fixed)
         except TypeError:  # an attribute that may change: no other module is alike
             return prove(module, own, forms, device)
         if key not in self.proofs:

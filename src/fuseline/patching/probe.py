@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from fuseline.patching.form import Form
 
 # Rows of a probe, as multiples of sqrt(eps): where eps matters, and where it does not. fp16 must
 # hold them.
-ROW_SIZES, LARGEST = (0.3, 1.0, 3.0, 1e2, 1e4, 1e6), 1e3
+ROW_SIZES, LARGEST = (1e-3, 0.3, 1.0, 3.0, 1e2, 1e4, 1e6), 1e3
 # Most that two results of one formula differ by: in eps of the dtype, of the value itself (the
 # module may round twice; of a layer norm, whose terms may cancel, of |weight| + |bias| too) and of
 # the largest gradient (it may sum in another order). For fp64 it is fp32's: modules compute in it.
@@ -63,7 +63,7 @@ class Twin:
         """Return the attributes that the forward has changed."""
         now = vars(self.module)
         names = (self._before.keys() | now.keys()) - {"_parameters"}
-        return sorted(n for n in names if not _same(self._before.get(n), now.get(n)))
+        return sorted(n for n in names if not same(self._before.get(n), now.get(n)))
 
 
 def is_plain(value: Any) -> bool:
@@ -77,7 +77,8 @@ def is_plain(value: Any) -> bool:
     )
 
 
-def _same(a: Any, b: Any) -> bool:
+def same(a: Any, b: Any) -> bool:
+    """Whether two values of an attribute are one, or plain and equal."""
     return a is b or (is_plain(a) and is_plain(b) and type(a) is type(b) and a == b)
 
 
@@ -87,7 +88,7 @@ class Probe:
     lead     the leading dimensions of x
     extreme  rows with one element far above the rest, of zeros and with a NaN; parameters of all
              sizes: whatever bounds or replaces a result shows
-    strided  x is the transpose of a contiguous tensor
+    layout   returns x in other memory
     """
 
     def __init__(
@@ -95,12 +96,11 @@ class Probe:
         form: Form,
         lead: tuple[int, ...],
         device: torch.device,
-        eps: float | None,
         dtype: torch.dtype = torch.float32,
         extreme: bool = False,
-        strided: bool = False,
+        layout: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        self.form, self.eps = form, eps
+        self.form, eps = form, form.eps
         generator = torch.Generator("cpu")
         generator.seed()
 
@@ -126,9 +126,8 @@ class Probe:
                 p = p * 10 ** (powers * torch.rand(p.shape, generator=generator, device="cpu"))
             return Parameter(p.to(device, dtype))
 
-        if strided and x.dim() > 1:
-            x = x.transpose(0, -1).contiguous().transpose(0, -1)
-        self.x = x.to(device, dtype)
+        x = x.to(device, dtype)
+        self.x = x if layout is None else layout(x)
         self.dy = randn(*x.shape).to(device, dtype)
         self.weight = parameter() if form.weight else None
         self.bias = parameter() if form.bias else None
@@ -152,7 +151,7 @@ class Probe:
             theirs = twin.forward(x, self.weight, self.bias)
             if not isinstance(theirs, Tensor):
                 raise Unlike(f"its forward returns a {type(theirs).__name__}")
-            ours = self.form.compute(x, self.weight, self.bias, self.eps)
+            ours = self.form.compute(x, self.weight, self.bias)
         if (theirs.shape, theirs.dtype) != (ours.shape, ours.dtype):
             raise Unlike(
                 f"its forward returns {theirs.dtype} of shape {tuple(theirs.shape)} for "
@@ -185,12 +184,25 @@ class Probe:
         x = self.x.double()
         if self.form.centred:
             x = x - x.mean(dims, True)
-        eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
+        eps = torch.finfo(torch.float32).eps if self.form.eps is None else self.form.eps
         dy = self.dy.double()
         if self.weight is not None:
             dy = dy * (self.weight.double() + self.form.offset)
         rstd: Tensor = torch.rsqrt(x.square().mean(dims, True) + eps)
         return dy.abs().amax(dims, True) * rstd
+
+
+def transposed(x: Tensor) -> Tensor:
+    return x.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def sliced(x: Tensor) -> Tensor:
+    return x.repeat_interleave(2, -1)[..., ::2]
+
+
+def channels_last(x: Tensor) -> Tensor:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return x.contiguous(memory_format=formats.get(x.dim(), torch.contiguous_format))
 
 
 def _make_extreme(rows: Tensor, eps: float | None, large: float) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from functools import cache
-from types import MethodType
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -15,11 +16,14 @@ from torch.nn import Module
 
 from fuseline.core.operator import PLAIN
 from fuseline.patching.form import Form
-from fuseline.patching.probe import INTERNALS, is_plain
+from fuseline.patching.probe import INTERNALS, is_plain, same
 from fuseline.patching.proof import Proof
 
 # Attributes that others keep on a module and that no forward reads.
 BOOKKEEPING = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", "forward"))
+
+# Callables that say what they do by being the same.
+WITHOUT_STATE = (type, FunctionType, BuiltinFunctionType)
 
 _counting = threading.Lock()
 _tracing = torch._C._get_tracing_state
@@ -66,17 +70,14 @@ class Serving:
             _unlike("weight", weight, form.weight, x, form)
             or _unlike("bias", bias, form.bias, x, form)
             or _unproven(proof, module, x, device)
-            or self._changed(module, form)
+            or self._changed(module)
         )
-        return why or form.compute(x, weight, bias, getattr(module, form.eps_name))
+        return why or form.compute(x, weight, bias)
 
-    def _changed(self, module: Any, form: Form) -> str | None:
+    def _changed(self, module: Any) -> str | None:
         for name, value in self.fixed:
-            if getattr(module, name, None) != value:
+            if not same(getattr(module, name, None), value):
                 return f"its {name} was changed after patch"
-        eps = getattr(module, form.eps_name)
-        if (eps is None) != form.eps_is_none or not (eps is None or _is_eps(eps)):
-            return f"its {form.eps_name} is no number >= 0 any more"
         return None
 
     def count(self, why: str | None) -> None:
@@ -118,10 +119,6 @@ def _unproven(proof: Proof, module: Any, x: Tensor, device: str) -> str | None:
     if not proof.square and shape[-1] in x.shape[:-1]:
         return "not proven: a leading dimension of x as long as the norm's own"
     return None
-
-
-def _is_eps(eps: object) -> bool:
-    return isinstance(eps, (float, int)) and eps >= 0
 
 
 class Patched(Module):
@@ -193,17 +190,15 @@ def _is_made(kind: type[Module]) -> bool:
     return Patched in kind.__bases__
 
 
-def fixed_attributes(module: Module, form: Form) -> tuple[tuple[str, Any], ...] | str:
-    """Return the attributes that a forward may read beside eps, or why they cannot be watched."""
+def fixed_attributes(module: Module) -> tuple[tuple[str, Any], ...] | str:
+    """Return the attributes that a forward may read, or why they cannot be watched."""
     fixed = []
     for name, value in vars(module).items():
-        if name in INTERNALS or name in BOOKKEEPING or name == form.eps_name:
+        if name in INTERNALS or name in BOOKKEEPING or name.startswith("__"):  # FSDP's
             continue
-        if name.startswith("__"):  # of FSDP and its like
-            continue
-        if isinstance(value, Tensor) or not (is_plain(value) or callable(value)):
+        if not (is_plain(value) or isinstance(value, WITHOUT_STATE)):
             return f"its {name} is a {type(value).__name__}, on which its results may depend"
-        fixed.append((name, value))
+        fixed.append((name, copy.deepcopy(value)))
     return tuple(fixed)
 
 
