@@ -24,5 +24,5 @@ CELLS = [
 
 @pytest.mark.parametrize(("name", "dtype"), CELLS, ids=str)
 def test_the_whole_range(name, dtype):
-    found = failures(name, "triton", dtype, "cpu", 50, 70)
+    found = failures(name, "triton", dtype, "cpu", 50, 70, few=True)  # the interpreter is slow
     assert not found, f"{len(found)} wrong\n" + "\n".join(found[:8])
