@@ -220,6 +220,11 @@ BAD: dict[str, tuple[Any, bool, dict[str, Any]]] = {
         False,
         {},
     ),
+    "double in inference": (
+        lambda m, x: plain(m, x).double() if torch.is_inference_mode_enabled() else plain(m, x),
+        False,
+        {},
+    ),
     "drops small rows": (
         lambda m, x: plain(m, x) * (x.abs().amax(-1, True) > 1e-4),
         False,

@@ -76,3 +76,19 @@ def test_a_model_that_moved_is_patched_again(
     assert fuseline.patch_status(norm).modules[0].served == 1
     assert proven == ["cuda", "cpu"]
     assert list(vars(norm)["_fuseline"].proofs) == ["cuda", "cpu"]
+
+
+def test_patch_again_after_a_change_proves_anew(
+    proven: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    norm, x = torch.nn.RMSNorm(8, eps=1e-6, elementwise_affine=False), torch.randn(3, 8)
+    fuseline.patch(norm)
+    norm.eps = 0.5
+    wanted = torch.nn.functional.rms_norm(x, (8,), eps=0.5)
+    torch.testing.assert_close(norm(x), wanted)
+    monkeypatch.setattr(model_of, "usable_devices", lambda: [torch.device("cpu")])
+    assert len(fuseline.patch(norm).replaced) == 1, "cuda's proof was of the former eps"
+    assert list(vars(norm)["_fuseline"].proofs) == ["cpu"]
+    torch.testing.assert_close(norm(x), wanted)
+    assert fuseline.patch_status(norm).modules[0].served == 1
+    assert "already" in str(fuseline.patch(norm))

@@ -239,6 +239,16 @@ def test_symbolic_trace_keeps_torchs_modules_as_leaves(name: str) -> None:
     assert_close(graph(x), own(x).relu())
 
 
+def test_symbolic_trace_goes_into_other_modules() -> None:
+    patched = Norm(lambda m, x: x * torch.rsqrt((x * x).mean(-1, True) + m.eps) * m.weight)
+    wanted = patched(x := torch.randn(3, C))
+    fuseline.patch(patched)
+    graph = torch.fx.symbolic_trace(torch.nn.Sequential(patched))
+    assert_close(graph(x), wanted)
+    (calls,) = fuseline.patch_status(patched).modules
+    assert calls.own == {"x is a Proxy": 1}
+
+
 @each_norm
 def test_compiled(name: str) -> None:
     own, patched, x = pair(name)

@@ -24,6 +24,8 @@ from fuseline.patching.serving import (
     replaced_forward,
 )
 
+ALREADY = "it runs on fuseline already"
+
 _lock = threading.Lock()
 
 
@@ -95,13 +97,8 @@ class _Patch:
 
     def _serving(self, module: Module) -> Serving | str:
         """Return what would serve a module, or why it is left alone."""
-        devices = self._devices(module)
-        before: Serving | None = vars(module).get("_fuseline")
-        if before is not None and before.impl != self.impl:
-            before = None
-        proofs = {} if before is None else dict(before.proofs)
-        if isinstance(module, nn.RMSNorm) or (before and devices.keys() <= proofs.keys()):
-            return "it runs on fuseline already"
+        if isinstance(module, nn.RMSNorm):
+            return ALREADY
         if replaced_forward(module):
             return "its forward was replaced on the instance"
         if why := structure.unlike(module) or structure.unfit(module, self.sharded):
@@ -110,6 +107,12 @@ class _Patch:
         fixed = fixed_attributes(module)
         if isinstance(fixed, str):
             return fixed
+        devices = self._devices(module)
+        before: Serving | None = vars(module).get("_fuseline")
+        known = before is not None and (before.impl, before.fixed) == (self.impl, fixed)
+        proofs = dict(before.proofs) if before is not None and known else {}
+        if devices.keys() <= proofs.keys():
+            return ALREADY
         found = {kind: self._on(module, forms, d, fixed) for kind, d in devices.items()}
         if all(isinstance(proof, str) for proof in found.values()):
             return "; ".join(dict.fromkeys(map(str, found.values())))

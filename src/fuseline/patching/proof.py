@@ -190,10 +190,9 @@ class _Trial:
             try:
                 with torch.inference_mode(layout is None):
                     probe.check(self.twin)
-            except Differs:
-                raise
-            except Unlike:  # a forward that takes contiguous tensors alone
-                continue
+            except Unlike as error:
+                if error.__cause__ is None:  # else a forward that takes contiguous tensors alone
+                    raise
 
     def _squares(self, dims: list[int]) -> tuple[list[int], bool]:
         """Return the dims without those in which x may be taken for its transpose."""
