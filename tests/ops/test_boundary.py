@@ -12,7 +12,8 @@ import fuseline
 
 OPS = torch.ops.fuseline
 # Torch's own operators crash on the quantized ones, and so does torch 2.13 where Python's collector
-# looks at a view of one: a child that collects nothing.
+# looks at a view of one: a child that collects nothing. Torch 2.13 alone crashes as well where the
+# view as another dtype is negated, before any operator of ours is called: that one is not tried.
 CODE = """
 import gc, os
 gc.disable()
@@ -21,7 +22,6 @@ x = torch.randn(4, 8)
 q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint32)
 unreadable = {
     "quantized": [q, q.view(torch.float32), q.view(torch.uint8), torch._neg_view(q),
-                  torch._neg_view(q.view(torch.float32)),
                   torch.quantize_per_channel(x, torch.ones(4), torch.zeros(4), 0, torch.qint8)],
     "nested": [torch.nested.nested_tensor([x, x[:2]]),
                torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged)],
