@@ -8,33 +8,19 @@ from contextlib import suppress
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from fuselab import inside, streams
+from fuselab import completion, inside, streams
 from fuselab.errors import LabError
 from fuselab.options import as_json, device, timeout
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
+from fuselab.verbs import Verbs
 
 INTERRUPTED = 130
 RESUMED = ("run", "tune")
 
 Command = Callable[..., Any]
-
-
-class Verbs(click.Group):
-    """The group of all verbs; a closed pipe is ours to judge, not click's."""
-
-    def make_context(self, *arguments: Any, **extra: Any) -> click.Context:
-        try:
-            return super().make_context(*arguments, **extra)
-        except BrokenPipeError as error:
-            raise streams.ClosedPipeError from error
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError as error:
-            raise streams.ClosedPipeError from error
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,17 +70,33 @@ def _fail(said: str, code: int) -> int:
     return code
 
 
-targets = click.argument("targets", metavar="[OP_OR_FILE]...", nargs=-1)
+targets = click.argument(
+    "targets", metavar="[OP_OR_FILE]...", nargs=-1, shell_complete=completion.targets
+)
+_target = click.argument("target", metavar="OP_OR_FILE", shell_complete=completion.targets)
+_directions = click.option(
+    "--direction",
+    "directions",
+    multiple=True,
+    help="fwd or bwd; default both.",
+    shell_complete=completion.directions,
+)
 
 
 def filters(verb: Command) -> Command:
     """Add the options that choose cells."""
-    for name, text in (
-        ("case", "Problem size by name; may be repeated."),
-        ("dtype", "fp64, fp32, fp16, bf16 or torch's name; may be repeated."),
-        ("impl", "Implementation by name; may be repeated."),
+    for name, complete, text in (
+        ("case", completion.cases, "Problem size by name; may be repeated."),
+        (
+            *("dtype", completion.dtypes),
+            "fp64, fp32, fp16, bf16 or torch's name; may be repeated.",
+        ),
+        ("impl", completion.implementations, "Implementation by name; may be repeated."),
     ):
-        verb = click.option(f"--{name}", f"{name}s", multiple=True, help=text)(verb)
+        option = click.option(
+            f"--{name}", f"{name}s", multiple=True, help=text, shell_complete=complete
+        )
+        verb = option(verb)
     return verb
 
 
@@ -131,8 +133,13 @@ def check(
 @cli.command()
 @targets
 @filters
-@click.option("--suite", metavar="NAME", help="Default: quick where the operator has it.")
-@click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
+@click.option(
+    "--suite",
+    metavar="NAME",
+    help="Default: quick where the operator has it.",
+    shell_complete=completion.suites,
+)
+@_directions
 @click.option("--out", metavar="DIR", default="out/run", show_default=True, help="Where to store.")
 @click.option("--fresh", is_flag=True, help="Measure again what DIR already has.")
 @click.option(
@@ -188,9 +195,9 @@ def run(
 
 
 @cli.command()
-@click.argument("target", metavar="OP_OR_FILE")
+@_target
 @click.option("--dtype", "dtypes", multiple=True, help="Of one size each; default: all sizes.")
-@click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
+@_directions
 @click.option(
     "--budget",
     metavar="SECONDS",
@@ -215,10 +222,27 @@ def tune(target: str, dtypes: tuple[str, ...], directions: tuple[str, ...], **op
 
 
 @cli.command()
-@click.argument("target", metavar="OP_OR_FILE")
-@click.option("--impl", metavar="NAME", required=True, help="Implementation.")
-@click.option("--case", metavar="NAME", required=True, help="Problem size.")
-@click.option("--dtype", metavar="NAME", help="Default: bf16 on a GPU, fp32 on a CPU.")
+@_target
+@click.option(
+    "--impl",
+    metavar="NAME",
+    required=True,
+    help="Implementation.",
+    shell_complete=completion.implementations,
+)
+@click.option(
+    "--case",
+    metavar="NAME",
+    required=True,
+    help="Problem size.",
+    shell_complete=completion.cases,
+)
+@click.option(
+    "--dtype",
+    metavar="NAME",
+    help="Default: bf16 on a GPU, fp32 on a CPU.",
+    shell_complete=completion.dtypes,
+)
 @click.option("--direction", metavar="fwd|bwd", help="Default: both.")
 @click.option("--out", metavar="DIR", default="out/profile", show_default=True)
 @click.option("--fresh", is_flag=True, help="Measure and count again what DIR already has.")
@@ -280,7 +304,7 @@ def export(run: str, form: str, samples: bool) -> int:
 @click.argument("b", metavar="[B]", required=False)
 @filters
 @click.option("--op", "ops", multiple=True, help="Operator by name; may be repeated.")
-@click.option("--direction", "directions", multiple=True, help="fwd or bwd; default both.")
+@_directions
 @click.option("--impl-a", metavar="NAME", help="Implementation of A; beside --impl-b.")
 @click.option("--impl-b", metavar="NAME", help="Implementation of B, or of A without B.")
 @as_json
@@ -309,6 +333,19 @@ def doctor(**options: Any) -> int:
     from fuselab.commands import doctor as verb
 
     return verb.run(**options)
+
+
+@cli.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion_(shell: str) -> int:
+    """Print the script by which Tab completes operators, cases and options in a shell.
+
+    bash and zsh: eval it in the shell's start-up file. fish: write it to the file below.
+    """
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(cli, {}, "fuselab", "_FUSELAB_COMPLETE").source())
+    return 0
 
 
 for _verb in inside.VERBS:

@@ -6,9 +6,12 @@ from typing import Any
 
 import click
 
+from fuselab import completion
 from fuselab.options import as_json, device, timeout
 
-_subjects = click.argument("subjects", metavar="[SUBJECT]...", nargs=-1)
+_subjects = click.argument(
+    "subjects", metavar="[SUBJECT]...", nargs=-1, shell_complete=completion.operators
+)
 _two_processes = click.option(
     "--timeout",
     type=click.IntRange(min=10),
@@ -153,7 +156,7 @@ def candidates(**options: Any) -> int:
 
 
 @click.command()
-@click.argument("op", metavar="OP")
+@click.argument("op", metavar="OP", shell_complete=completion.operators)
 @click.option("--case", metavar="NAME", help="Problem size; default: the operator's first.")
 @click.option("--dtype", metavar="NAME", help="Default: float32.")
 @click.option("--direction", metavar="fwd|bwd", help="Default: both.")
