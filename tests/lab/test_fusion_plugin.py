@@ -421,3 +421,20 @@ def test_a_kernel_past_the_dispatcher_is_seen_on_a_gpu() -> None:
     x = torch.randn(1 << 20, device="cuda")
     assert "the device ran 1 kernels and torch's operators" in complaint(twice, x)
     assert_fused(twice, x, traffic=None, peak=1.0)
+
+
+def test_a_failure_prints_its_message_and_no_log_of_torch(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+        from fuselab import assert_fused
+
+        def test_two_kernels():
+            assert_fused(torch.compile(lambda x: (x.sum(0), x.sum(1))), torch.randn(33, 65))
+        """
+    )
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*kernels 2 (expected at most 1)*"])
+    result.stdout.no_fnmatch_line("*torch.__trace*")
+    assert len(result.outlines) < 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 import warnings
 from collections import deque
@@ -25,6 +26,7 @@ from fuselab.fusion.scheduler import SILENT, Graph, Refusal, examine
 
 NO_CACHE_WARNING = "dynamo_pgo force disabled"
 BREAK = "graph break"
+TRACE_LOG = logging.getLogger("torch.__trace")
 PHASES = ("dynamo", "AOT autograd", "inductor", "code generation and its compiler")
 
 
@@ -51,6 +53,7 @@ class Watch:
         self._stack.callback(torch._dynamo.reset)
         enter(warnings.catch_warnings())
         warnings.filterwarnings("ignore", NO_CACHE_WARNING)
+        enter(patch.object(TRACE_LOG, "handlers", _of_torch(TRACE_LOG.handlers)))
         # Only what the code generator makes anew is counted: a cached graph has no scheduler.
         enter(torch._inductor.config.patch(force_disable_caches=True))
         enter(patch.object(utils, "_compilation_metrics", self._compilations))
@@ -182,6 +185,11 @@ class Watch:
             return merge(node, *args, **kwargs)
 
         return hook
+
+
+def _of_torch(handlers: Sequence[logging.Handler]) -> list[logging.Handler]:
+    """Return torch's own handlers (TORCH_TRACE): pytest's would print every record of a failure."""
+    return [found for found in handlers if type(found).__module__.startswith("torch.")]
 
 
 def _break(reason: str, stack: Sequence[traceback.FrameSummary]) -> str:

@@ -41,7 +41,8 @@ class Unfused:
 class Fusion:
     """One call of a function, after the calls that compiled it.
 
-    kernels       what ran on the device, in order; on a GPU as measured
+    kernels       what ran on the device, in order; on a GPU as measured. The term `kernels` of
+                  assert_fused limits len(kernels), as `breaks` and `recompiles` limit those
     planned       on a GPU: the kernels that torch accounts for; elsewhere the same as `kernels`
     moved         bytes that the kernels read and wrote; None: see `unmeasured`
     least         bytes if each distinct input were read once and each output written once
