@@ -14,21 +14,11 @@ OPS = torch.ops.fuseline
 # Torch's own operators crash on the quantized ones, and so does torch 2.13 where Python's collector
 # looks at a view of one: a child that collects nothing. Torch 2.13 alone crashes as well where the
 # view as another dtype is negated, before any operator of ours is called: that one is not tried.
-CODE = """
+HEAD = """
 import gc, os
 gc.disable()
 import torch, fuseline
 x = torch.randn(4, 8)
-q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint32)
-unreadable = {
-    "quantized": [q, q.view(torch.float32), q.view(torch.uint8), torch._neg_view(q),
-                  torch.quantize_per_channel(x, torch.ones(4), torch.zeros(4), 0, torch.qint8)],
-    "nested": [torch.nested.nested_tensor([x, x[:2]]),
-               torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged)],
-    "torch.sparse_coo": [x.to_sparse()],
-    "torch.sparse_csr": [x.to_sparse_csr()],
-    "torch._mkldnn": [x.to_mkldnn()],
-}
 s = torch.ones(())
 stats = torch.ones(4)
 ops = {
@@ -41,6 +31,18 @@ ops = {
     "masked_softmax": [(x, x, False, 1.0, False)], "pointwise_chain__triton": [(x,)],
     "_double_softmax_bwd": [(x, x, torch.ones(4, 3), 1)],
     "_norm_chain_bwd": [(x, x, stats.double())],
+}
+"""
+LAYOUTS = """
+q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint32)
+unreadable = {
+    "quantized": [q, q.view(torch.float32), q.view(torch.uint8), torch._neg_view(q),
+                  torch.quantize_per_channel(x, torch.ones(4), torch.zeros(4), 0, torch.qint8)],
+    "nested": [torch.nested.nested_tensor([x, x[:2]]),
+               torch.nested.nested_tensor([x, x[:2]], layout=torch.jagged)],
+    "torch.sparse_coo": [x.to_sparse()],
+    "torch.sparse_csr": [x.to_sparse_csr()],
+    "torch._mkldnn": [x.to_mkldnn()],
 }
 for name, calls in ops.items():
     op = getattr(torch.ops.fuseline, name).default
@@ -58,14 +60,36 @@ for name, calls in ops.items():
                         assert word in str(error), (name, at, layout, error)
                     else:
                         raise AssertionError((name, at, layout))
+"""
+FREED = """
+for name, calls in ops.items():
+    op = getattr(torch.ops.fuseline, name).default
+    parameters = [a.name for a in op._schema.arguments]
+    for args in calls if "triton" not in name else ():
+        for at, a in enumerate(args):
+            if not isinstance(a, torch.Tensor):
+                continue
+            t = a.clone()
+            t.untyped_storage().resize_(0)
+            try:
+                op(*args[:at], t, *args[at + 1 :])
+            except RuntimeError as error:
+                word = f"{parameters[at]} has elements, but its memory was freed"
+                assert word in str(error), (name, at, error)
+            else:
+                raise AssertionError((name, at))
+"""
+END = """
 print("ended", flush=True)
 os._exit(0)
 """
 
 
-def test_unreadable_tensors_are_refused_by_name() -> None:
+@pytest.mark.parametrize("body", [LAYOUTS, FREED], ids=["layouts", "freed"])
+def test_unreadable_tensors_are_refused_by_name(body: str) -> None:
+    """Freed: as FSDP frees parameters."""
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c", CODE],
+        [sys.executable, "-W", "ignore", "-X", "faulthandler", "-c", HEAD + body + END],
         capture_output=True,
         text=True,
         check=False,

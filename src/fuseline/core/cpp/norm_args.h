@@ -53,8 +53,13 @@ struct NormArgs {
   const char* op;
   const char* x = "x";
 
+  void check_readable(const char* name, const Tensor& t) const {
+    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    STD_TORCH_CHECK(has_memory(t), op, ": ", name, " has elements, but its memory was freed");
+  }
+
   void check_tensor(const Tensor& t) const {
-    STD_TORCH_CHECK(is_strided(t), op, ": ", x, " must be a dense strided tensor");
+    check_readable(x, t);
     STD_TORCH_CHECK(is_supported(t.scalar_type()), op, ": ", x,
                     " must be float64, float32, float16 or bfloat16");
   }
@@ -76,7 +81,7 @@ struct NormArgs {
 
   // Refuses a tensor `name` that is not of the dtype and device of the rows.
   void check_kind(const char* name, const Tensor& t, const Tensor& rows) const {
-    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    check_readable(name, t);
     STD_TORCH_CHECK(t.scalar_type() == rows.scalar_type(), op, ": ", name,
                     " must have the dtype of ", x);
     check_device(name, t, rows);
@@ -91,7 +96,7 @@ struct NormArgs {
 
   // Refuses a tensor `name` that does not broadcast to the rows.
   void check_broadcast(const char* name, const Tensor& t, const Tensor& rows) const {
-    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    check_readable(name, t);
     STD_TORCH_CHECK(broadcasts_to(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
                     to_string(t.sizes()), ", expected one that broadcasts to that of ", x, ", ",
                     to_string(rows.sizes()));
@@ -106,7 +111,7 @@ struct NormArgs {
 
   // `t`, which has one element a row, comes back contiguous.
   void check_one_a_row(const char* name, Tensor& t, const Tensor& rows, ScalarType dtype) const {
-    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    check_readable(name, t);
     STD_TORCH_CHECK(t.scalar_type() == dtype, op, ": ", name, " must be ",
                     torch::headeronly::toString(dtype));
     STD_TORCH_CHECK(same_sizes(t.sizes(), sizes_of_rows(rows)), op, ": ", name, " has shape ",
@@ -120,7 +125,7 @@ struct NormArgs {
                     const char* name = "weight") const {
     if (!weight) return;
     const int64_t n = rows.sizes()[rows.dim() - 1];
-    STD_TORCH_CHECK(is_strided(*weight), op, ": ", name, " must be a dense strided tensor");
+    check_readable(name, *weight);
     STD_TORCH_CHECK(weight->dim() == 1 && weight->sizes()[0] == n, op, ": ", name, " has shape ",
                     to_string(weight->sizes()), ", expected [", n, "], the last dimension of ", x);
     check_kind_or_float(name, *weight, rows);
@@ -129,7 +134,7 @@ struct NormArgs {
 
   // `t`, a statistic `name` of each row, comes back contiguous.
   void check_statistic(const char* name, Tensor& t, const Tensor& rows) const {
-    STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
+    check_readable(name, t);
     STD_TORCH_CHECK(has_one_a_row(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
                     to_string(t.sizes()), ", expected that of ", x, " without its last dimension");
     STD_TORCH_CHECK(t.scalar_type() == stat_dtype(rows.scalar_type()), op, ": ", name,

@@ -63,6 +63,9 @@ inline bool is_strided(const Tensor& t) {
   return layout == aoti_torch_layout_strided();
 }
 
+// False of a storage that was freed, as FSDP frees parameters, and of torch's zero tensors.
+inline bool has_memory(const Tensor& t) { return t.numel() == 0 || t.const_data_ptr() != nullptr; }
+
 // Matrix view of a tensor: all leading dimensions as rows with one stride, the last contiguous.
 // Owns the copy where the layout has no such view.
 struct Rows {

@@ -20,8 +20,8 @@ inline void check(const Tensor& x, const Tensor& bias, const Tensor& residual) {
 // The seed is one of the two; of a tensor, which lies on the CPU here, the one element.
 inline Dropout dropout(double p, std::optional<int64_t> seed, const std::optional<Tensor>& tensor) {
   if (tensor) {
-    const bool fits = is_strided(*tensor) && tensor->dim() == 0 && tensor->is_cpu() &&
-                      tensor->scalar_type() == ScalarType::Long;
+    const bool fits = is_strided(*tensor) && has_memory(*tensor) && tensor->dim() == 0 &&
+                      tensor->is_cpu() && tensor->scalar_type() == ScalarType::Long;
     STD_TORCH_CHECK(fits, "bias_dropout_add: seed_tensor is another tensor, expected one of int64 ",
                     "with shape () on the CPU");
     seed = *static_cast<const int64_t*>(tensor->const_data_ptr());
