@@ -12,10 +12,11 @@ import multiprocessing
 import os
 import re
 import signal
+import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
@@ -36,6 +37,8 @@ GRACE_S = 2.0
 DUMP_S = 0.5
 # Bounds what leaks and fragments of memory pile up; a fresh worker costs seconds in an hour.
 GROUPS = 200
+# Bytes of a Unix socket's path, less the zero at its end.
+LONGEST_SOCKET = 107
 _INNERMOST = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in (.+)', re.MULTILINE)
 
 
@@ -164,9 +167,10 @@ class Worker:
             ),
             daemon=False,
         )
-        process.start()
+        with _interrupts_blocked():
+            process.start()
+            self._process = process  # close() may come at any moment, and joins only what runs
         self._served = 0
-        self._process = process  # close() may come at any moment, and joins only what runs
         theirs.close()
         watched.close()
         reply = self._listen(self._pipe, START_S)
@@ -293,19 +297,25 @@ def _enter(wanted: Mapping[str, str], module: str, name: str, *arguments: Any) -
 
 def _context() -> Any:
     """Return the way to start processes: a fork server that has torch loaded, else spawn."""
-    if "forkserver" not in multiprocessing.get_all_start_methods():
+    # The server listens at pymp-XXXXXXXX/listener-XXXXXXXX in the temporary folder.
+    short = len(os.fsencode(tempfile.gettempdir())) <= LONGEST_SOCKET - 32
+    if not short or "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch"])
-    # A terminal sends Ctrl-C to all; the server and its workers leave it to this process. The
-    # tracker, which the server wants, would unblock the signal when it starts.
+    return context
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Have the processes that are started leave a terminal's Ctrl-C, sent to all, to this one."""
+    # The tracker, which every start wants, would unblock the signal when it starts itself.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        forkserver.ensure_running()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return context
 
 
 def _kill_group(process: Any) -> None:

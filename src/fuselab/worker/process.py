@@ -13,6 +13,7 @@ import fcntl
 import gc
 import os
 import signal
+import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,7 +37,10 @@ def main(pipe: Connection, alive: Connection, device: str, log: str) -> None:
         torch.cuda.set_device(torch.device(device))
 
     def emit(*event: Any) -> None:
-        pipe.send(event)
+        try:
+            pipe.send(event)
+        except BrokenPipeError:  # the lab was interrupted: nobody is left to tell
+            sys.exit()
 
     # What is loaded by now stays: the collection before each timing need not walk it.
     gc.freeze()
