@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group
@@ -15,6 +16,8 @@ CEILING = "ceiling"
 HOST = "host"
 # The first one is the device's own.
 TIMERS = {"cuda": ("cupti", "graph", "events", HOST), "cpu": ("wall",)}
+# Names that an error lists; an operator may have a hundred cases.
+LISTED = 16
 DTYPE_ALIASES = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
@@ -129,6 +132,16 @@ def nothing_left(filters: Filters) -> str:
     return f"nothing to run: no operator has {' and '.join(names) or 'a case'} together"
 
 
+def unknown(argument: str, name: str, known: Iterable[str]) -> PlanError:
+    """Return the error for a name that does not exist: what does, those like it before all."""
+    have = _unique(known)
+    close = [*get_close_matches(name, have), *(found for found in have if found.startswith(name))]
+    listed = ", ".join(have[:LISTED]) or "none"
+    more = f" and {len(have) - LISTED} more" if len(have) > LISTED else ""
+    meant = f"; did you mean {' or '.join(_unique(close)[:3])}?" if close else ""
+    return PlanError(f"{argument}: got {name!r}, expected one of: {listed}{more}{meant}")
+
+
 def default_timer(device: str) -> str:
     """Return the timer of headlines: kernel time on a GPU, wall time on a CPU."""
     return TIMERS[device.split(":")[0]][0]
@@ -146,8 +159,7 @@ def _wanted(argument: str, names: Sequence[str], existing: Iterable[str]) -> Non
     known = _unique(existing)
     for name in names:
         if name not in known:
-            have = ", ".join(known) or "none"
-            raise PlanError(f"{argument}: got {name!r}, expected one of: {have}")
+            raise unknown(argument, name, known)
 
 
 def _kept(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:

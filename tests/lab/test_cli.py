@@ -109,8 +109,23 @@ def test_list_tells_what_can_be_measured(toy: str, capsys: Any) -> None:
     assert row["op"] == "swish"
     assert row["impls"] == ["eager", "right", "torchscript", "compile", "ceiling"]
     assert row["suites"] == {"quick": ["small"], "full": ["large"]}
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_list_fits_a_terminal_and_shows_the_suites_of_cases(
+    width: int, toy: str, capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
     assert command(["list"]) == 0
-    assert "rms_norm" in capsys.readouterr().out
+    all_of_them = capsys.readouterr().out
+    assert command(["list", "softmax", toy]) == 0
+    named = capsys.readouterr().out
+    assert max(map(len, (all_of_them + named).splitlines())) <= width
+    assert "rms_norm: y =" in all_of_them
+    assert "  suite quick        4 cases: " in all_of_them
+    assert "  suite fusion       100 cases: 128x128, 128x256, 128x512, 128x1024, " in all_of_them
+    assert "  suite quick        1 case: small" in named
+    assert "32768x1024" in named  # named operators have all of their cases
 
 
 @pytest.mark.parametrize(
@@ -127,6 +142,21 @@ def test_list_tells_what_can_be_measured(toy: str, capsys: Any) -> None:
         (["run", "TOY", "--speed", "9"], ["--speed"]),
         (["check", "TOY", "--impl", "compile"], ["impl", "'compile'", "eager, right"]),
         (["list", "no_such_op"], ["'no_such_op'", "rms_norm"]),
+        (["list", "sofmax"], ["'sofmax'", "did you mean softmax or log_softmax"]),
+        (["check", "softmax", "--impl", "cpuu"], ["did you mean cpu?"]),
+        (["run", "TOY", "--case", "smal"], ["did you mean small?"]),
+        (["run", "TOY", "--suite", "quik"], ["did you mean quick?"]),
+        (["run", "TOY", "--dtype", "float23"], ["did you mean float32"]),
+        (["run", "softmax", "--case", "128x1"], [" and 92 more; did you mean 128x"]),
+        (["hlo", "sofmax"], ["did you mean softmax"]),
+        (["compile-bench", "sofmax"], ["did you mean softmax"]),
+        (["train-bench", "--variant", "eagr"], ["--variant: got 'eagr'", "did you mean "]),
+        (["explain", "nofile.py:block"], ["there is no file 'nofile.py'"]),
+        (["explain", "TOY"], ["a file alone", ":FUNCTION"]),
+        (["explain", "mlpp"], ["did you mean mlp?"]),
+        (["tune", "softmax"], ["nothing in softmax can be tuned", "of ours rms_norm"]),
+        (["new", "softmax"], ["'softmax'", "an operator of fuseline's"]),
+        (["run"], ["OP_OR_FILE: got none", "15 operators", "--suite quick"]),
         (["fly"], ["fly"]),
     ],
 )

@@ -126,7 +126,7 @@ def test_the_lab_itself_measures_tiles(lab: Any, folders: Path) -> None:
         (["rms_norm", "--device", "cuda:99"], "device: got 'cuda:99', expected one of: cpu"),
         ([OPS, "--device", "cpu", "--dtype", "int8"], "dtype: got 'int8'"),
         ([OPS, "--device", "cpu", "--direction", "bwd"], "direction: got 'bwd'"),
-        ([str(Path(OPS).with_name("toy_ops.py"))], "has 0 operators to tune"),
+        ([str(Path(OPS).with_name("toy_ops.py"))], "toy_ops.py can be tuned: no OpSpec"),
     ],
 )
 def test_what_cannot_be_tuned_is_a_usage_error(

@@ -28,7 +28,7 @@ from fuselab.comparison import (
 )
 from fuselab.model import Measurement
 from fuselab.plain import plain
-from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
+from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
 from fuselab.report.tables import UNKNOWN, Notes
 from fuselab.store import FILE_NAME, Store, StoreError
 
@@ -129,8 +129,7 @@ def _check_names(wanted: Wanted, measured: Sequence[Measurement]) -> None:
         have = list(dict.fromkeys(getattr(m.cell, column) for m in measured))
         for name in names:
             if name not in have:
-                listed = ", ".join(have) or "none"
-                raise PlanError(f"{column}: got {name!r}, expected one of: {listed}")
+                raise unknown(column, name, have)
 
 
 def _chosen(side: Side, wanted: Wanted) -> Side:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fuselab.commands import exits, paths, select
-from fuselab.plan import Filters, PlanError, check_names
+from fuselab.plan import Filters, PlanError, check_names, unknown
 from fuselab.worker import specs
 from fuseline.core.spec import Direction
 
@@ -32,7 +32,7 @@ def run(
 
     found = specs.load()
     if op not in found:
-        raise PlanError(f"operator: got {op!r}, expected one of: {', '.join(found)}")
+        raise unknown("operator", op, found)
     spec = found[op]
     where = select.device_of(device)
     filters = Filters(

@@ -9,7 +9,7 @@ import click
 
 from fuselab.commands import exits, paths
 from fuselab.internals import folders
-from fuselab.plan import PlanError
+from fuselab.plan import PlanError, unknown
 
 
 def run(*, folder: str, only: Sequence[str] = (), out: str) -> int:
@@ -17,8 +17,9 @@ def run(*, folder: str, only: Sequence[str] = (), out: str) -> int:
     found = folders.scripts(Path(folder))
     if not found:
         raise PlanError(f"--folder: got {folder!r}, expected a folder with */run.py: a checkout's")
-    if unknown := [name for name in only if name not in found]:
-        raise PlanError(f"--only: got {unknown[0]!r}, expected one of: {', '.join(found)}")
+    for name in only:
+        if name not in found:
+            raise unknown("--only", name, found)
     paths.check_folder("--out", out)
     ran = [folders.run(found[name], Path(out).resolve()) for name in only or found]
     for one in ran:

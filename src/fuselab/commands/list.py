@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 from fuselab.commands import exits, select
 from fuselab.worker import baselines
 from fuseline.core.spec import OpSpec
+
+WIDEST = 100
+TITLE = 18
+SHOWN = 5
 
 
 def run(targets: Sequence[str], *, as_json: bool = False) -> int:
@@ -18,7 +24,9 @@ def run(targets: Sequence[str], *, as_json: bool = False) -> int:
         print(json.dumps([_record(spec) for spec in found]))
         return exits.OK
     for spec in found:
-        _print(_record(spec))
+        _print(_record(spec), whole=bool(targets))
+    if not targets:
+        print("fuselab list OPERATOR names all cases; --json has everything")
     return exits.OK
 
 
@@ -38,12 +46,26 @@ def _record(spec: OpSpec) -> dict[str, Any]:
     }
 
 
-def _print(record: dict[str, Any]) -> None:
-    print(f"{record['op']}: {record['formula']}")
+def _print(record: dict[str, Any], *, whole: bool) -> None:
+    """Print an operator at the terminal's width; `whole`: every case, else the ends of a suite."""
+    _wrap("", f"{record['op']}: {record['formula']}")
     for name in ("impls", "directions", "dtypes"):
-        print(f"  {name:<11} {', '.join(record[name])}")
+        _wrap(name, ", ".join(record[name]))
     found = (f"{name} ({what or 'not installed'})" for name, what in record["rivals"].items())
-    print(f"  {'rivals':<11} {', '.join(found) or 'none'}")
-    sizes = (f"{suite} ({len(cases)} cases)" for suite, cases in record["suites"].items())
-    print(f"  {'suites':<11} {', '.join(sizes) or 'none'}")
-    print(f"  {'cases':<11} {', '.join(record['cases'])}")
+    _wrap("rivals", ", ".join(found) or "none")
+    alone = set(record["cases"]).difference(*record["suites"].values())
+    suites = {f"suite {suite}": cases for suite, cases in record["suites"].items()}
+    for title, cases in (suites | ({"no suite": sorted(alone)} if alone else {})).items():
+        shown = cases if whole or len(cases) <= SHOWN else [*cases[: SHOWN - 1], "...", cases[-1]]
+        _wrap(title, f"{len(cases)} case{'s' * (len(cases) != 1)}: {', '.join(shown)}")
+    print()
+
+
+def _wrap(title: str, text: str) -> None:
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    first = f"  {title:<{TITLE}} " if title else ""
+    after = " " * (TITLE + 3 if title else 4)
+    for line in textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=after, break_on_hyphens=False
+    ):
+        print(line)

@@ -67,6 +67,7 @@ def _groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gr
     if impl == CEILING:
         raise PlanError(f"impl: got {CEILING!r}, expected an implementation to compare with it")
     select.groups(found, filters)  # names every mistake
+    select.check_available(found, filters)
     eager = {spec.eager.name for those in found.values() for spec in those if spec.eager}
     groups = select.groups(found, replace(filters, impls=(impl, *eager)))
     groups = tuple(group for group in groups if impl in group.impls)

@@ -11,7 +11,7 @@ from fuselab import metrics
 from fuselab.commands import exits, paths
 from fuselab.metrics import Record
 from fuselab.model import Measurement
-from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError
+from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
 from fuselab.report import build, html, plots, text
 from fuselab.report import grid as grids
 from fuselab.report.files import replace
@@ -87,5 +87,5 @@ def _one_of(column: str, name: str | None, records: Sequence[Record]) -> str:
         raise StoreError("--picture: no cell has a bandwidth to draw")
     wanted = DTYPE_ALIASES.get(name, name) if name else have[0]
     if wanted not in have:
-        raise PlanError(f"{column}: got {wanted!r}, expected one of: {', '.join(have)}")
+        raise unknown(column, wanted, have)
     return wanted

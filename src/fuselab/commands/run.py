@@ -15,7 +15,7 @@ from fuselab.commands import count, exits, prepare, select
 from fuselab.commands.progress import Steps, outcome
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement, Status
-from fuselab.plan import Filters, ceiling_group
+from fuselab.plan import Filters, PlanError, ceiling_group
 from fuselab.precision import estimate_s
 from fuselab.report import build, text
 from fuselab.runner import Worker
@@ -45,6 +45,9 @@ def run(
     chosen = select.device_of(device)
     found = select.specs_of(targets)
     wanted = select.groups(found, replace(filters, device=chosen))
+    select.check_available(found, replace(filters, device=chosen))
+    if not targets and filters == Filters(precision=filters.precision, timer=filters.timer):
+        raise PlanError(_too_much(wanted, chosen))
     if slow:
         count.check_size(wanted)
     plan = (ceiling_group(chosen, wanted[0].precision, wanted[0].timer), *wanted)
@@ -82,6 +85,17 @@ def run(
         print(text.to_terminal(view))
         print(", ".join(f"{n} {status}" for status, n in counts.most_common()), f"in {out}")
     return exit_code([m for m in asked if (m.cell.op, m.cell.impl) in select.judged(found)])
+
+
+def _too_much(wanted: Sequence[Group], device: str) -> str:
+    """Return what a run of everything would be, and how to ask for less, or for it."""
+    cells = sum(len(group.impls) for group in wanted)
+    minutes = estimate_s(cells, device.split(":")[0], wanted[0].precision) / 60
+    return (
+        f"OP_OR_FILE: got none: {cells} cells of {len({group.op for group in wanted})} operators, "
+        f"at least {minutes:.0f} min; expected an operator (fuselab run softmax), a file, or a "
+        f"suite of all operators (fuselab run --suite {select.DEFAULT_SUITE})"
+    )
 
 
 def _lacking(plan: Sequence[Group], store: Store, fresh: bool) -> list[Group]:

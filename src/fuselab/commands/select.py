@@ -95,6 +95,23 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
     return chosen
 
 
+def check_available(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> None:
+    """Raise PlanError where no named implementation can run on the device, before eager is timed.
+
+    One that can is enough: cells of the others say why they cannot.
+    """
+    reasons: dict[str, str | None] = {}
+    for spec in (spec for those in found.values() for spec in those):
+        there = baselines.names(spec, filters.impls)
+        for name in (name for name in filters.impls if name in there):
+            reasons[name] = baselines.unavailable(spec, name, filters.device.split(":")[0])
+            if not reasons[name]:
+                return
+    if reasons:
+        why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        raise PlanError(f"impl: nothing to measure on {filters.device}: {why}")
+
+
 def _level(suite: str | None) -> str:
     """Return the precision of a suite unless another is named; quick is quick in both."""
     return "quick" if suite == DEFAULT_SUITE else STANDARD

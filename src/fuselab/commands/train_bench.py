@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from fuselab.commands import exits, paths, select
-from fuselab.plan import PlanError
+from fuselab.plan import PlanError, unknown
 from fuselab.report.files import replace
 from fuselab.training.bench import bench, to_markdown
 from fuselab.training.plot import draw
@@ -30,8 +30,9 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Train each variant in a process of its own; 1 if one fails or fp32 losses differ too much."""
-    if unknown := [name for name in variants if name not in VARIANTS]:
-        raise PlanError(f"--variant: got {unknown[0]!r}, expected one of: {', '.join(VARIANTS)}")
+    for name in variants:
+        if name not in VARIANTS:
+            raise unknown("--variant", name, VARIANTS)
     paths.check_folder("--out", out)
     where = select.device_of(device).partition(":")[0]
     if where == "cpu" and size == "full":

@@ -105,10 +105,19 @@ def _file(out: str | None, op: str, gpu: str) -> Path:
 def _target(target: str) -> tuple[str, OpSpec, Tuning]:
     """Return the source and the operator with its tuning; PlanError if it has none."""
     ((source, found),) = select.specs_of([target]).items()
-    able = [spec for spec in found if spec.tuning is not None]
-    if len(able) != 1 or able[0].tuning is None:
-        raise PlanError(f"target: {target} has {len(able)} operators to tune, expected one")
-    return source, able[0], able[0].tuning
+    able = [(spec, spec.tuning) for spec in found if spec.tuning is not None]
+    if len(able) > 1:
+        names = ", ".join(spec.name for spec, _ in able)
+        raise PlanError(
+            f"target: {target} has {len(able)} operators to tune, {names}; expected one"
+        )
+    if not able:
+        shipped = ", ".join(name for name, spec in specs.load().items() if spec.tuning)
+        raise PlanError(
+            f"target: nothing in {target} can be tuned: no OpSpec of it has a `tuning`, which "
+            f"says what launch parameters there are; of ours {shipped} can"
+        )
+    return (source, *able[0])
 
 
 def _folder(op: str, gpu: str) -> Path:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from fuselab.explain.target import Target, examples, load
-from fuselab.plan import PlanError
+from fuselab.plan import unknown
 from fuseline import table
 from fuseline.core.spec import OpSpec
 
@@ -25,8 +25,9 @@ def names() -> tuple[str, ...]:
 
 def check(chosen: Sequence[str]) -> None:
     """Raise PlanError for a name that is no subject's."""
-    if unknown := [name for name in chosen if name not in names()]:
-        raise PlanError(f"SUBJECT: got {unknown[0]!r}, expected one of: {', '.join(names())}")
+    for name in chosen:
+        if name not in names():
+            raise unknown("SUBJECT", name, names())
 
 
 def subject(name: str, device: str) -> Target:

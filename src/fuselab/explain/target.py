@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuselab.plan import PlanError
+from fuselab.plan import PlanError, unknown
 
 EXAMPLES = Path(__file__).with_name("examples")
 
@@ -42,11 +42,13 @@ def locate(text: str) -> tuple[Path, str]:
     file, colon, name = text.rpartition(":")
     if colon and Path(file).is_file():
         return Path(file), name
-    if not colon and text in examples():
+    if colon:
+        raise PlanError(f"FUNCTION: got {text!r}, but there is no file {file!r}")
+    if text.endswith(".py"):
+        raise PlanError(f"FUNCTION: got {text!r}, a file alone; expected {text}:FUNCTION")
+    if text in examples():
         return examples()[text], text
-    raise PlanError(
-        f"FUNCTION: got {text!r}, expected FILE.py:FUNCTION or one of: {', '.join(examples())}"
-    )
+    raise unknown("FUNCTION", text, ("FILE.py:FUNCTION", *examples()))
 
 
 def load(file: Path, name: str, device: str) -> Target:

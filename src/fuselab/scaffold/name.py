@@ -35,6 +35,8 @@ def _why_not(name: str) -> str:
         return "a word of C++'s"
     if name in sys.stdlib_module_names:
         return "a module of Python's standard library"
+    if find_spec(f"fuseline.ops.{name}") is not None:
+        return "an operator of fuseline's"
     if name in (*_NAMESPACES, *_OWN) or find_spec(name) is not None:
         return "a package or namespace that exists"
     return ""

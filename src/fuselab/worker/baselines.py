@@ -15,7 +15,7 @@ from fuselab import rivals
 from fuselab.rivals.rival import Rival
 from fuselab.worker.protocol import Proof, describe
 from fuseline import table
-from fuseline.core.spec import Inputs, OpSpec
+from fuseline.core.spec import Implementation, Inputs, OpSpec
 
 TORCHSCRIPT = "torchscript"
 COMPILE = "compile"
@@ -67,16 +67,30 @@ def make(spec: OpSpec, name: str, device_type: str) -> Callable[..., Any]:
     rival = rivals_of(spec).get(name)
     if rival is not None:
         return _load(rival, device_type)
-    own = {impl.name: impl for impl in spec.implementations}
-    impl = own.get(name, spec.eager)
-    if impl is None:
-        raise Unsupported(f"operator {spec.name!r} has no eager implementation to make it from")
-    reason = impl.unavailable(device_type)
-    if reason:
+    reason = unavailable(spec, name, device_type)
+    impl = _source(spec, name)
+    if reason or impl is None:
         raise Unsupported(reason)
     if name == impl.name:
         return impl.fn
     return _script(impl.fn) if name == TORCHSCRIPT else _compile(impl.fn, device_type)
+
+
+def unavailable(spec: OpSpec, name: str, device_type: str) -> str | None:
+    """Return why an implementation, baseline or rival cannot run on such a device, or None."""
+    rival = rivals_of(spec).get(name)
+    if rival is not None:
+        return rival.unavailable(device_type)
+    impl = _source(spec, name)
+    if impl is None:
+        return f"operator {spec.name!r} has no eager implementation to make it from"
+    return impl.unavailable(device_type)
+
+
+def _source(spec: OpSpec, name: str) -> Implementation | None:
+    """Return the implementation of that name, or the eager one that baselines are made from."""
+    own = {impl.name: impl for impl in spec.implementations}
+    return own.get(name, spec.eager)
 
 
 def refuse(spec: OpSpec, name: str, inputs: Inputs) -> None:
