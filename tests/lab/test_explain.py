@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -258,6 +260,8 @@ def test_a_file_has_its_neighbours_and_may_be_called_like_a_librarys(tmp_path: P
     text += "def inputs(size, device): return (torch.ones(size),)\ndef f(x): return x * TWO\n"
     (tmp_path / "copy.py").write_text(text)
     assert modes(of(tmp_path / "copy.py", "f"))[STATIC].error == ""
+    # A process that is spawned, or torch, imports Python's own from then on.
+    assert sys.path.index(str(tmp_path)) > sys.path.index(sysconfig.get_path("stdlib"))
 
 
 def test_inputs_that_are_no_tuple_are_named(file: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fuselab.neighbours import importable
 from fuselab.plan import PlanError, unknown
 
 EXAMPLES = Path(__file__).with_name("examples")
@@ -57,15 +58,15 @@ def load(file: Path, name: str, device: str) -> Target:
     The file has `NAME(*arguments)`, `inputs(size, device)` -> arguments, and `SIZES`; `NAME_inputs`
     and `NAME_SIZES` go before those.
     """
-    # A name of its own, as a file may be called like a library's; its neighbours can be imported.
+    # A name of its own, as a file may be called like a library's.
     name_of_module = f"explained_{file.stem}"
-    sys.path.insert(0, str(file.resolve().parent))
     spec = importlib.util.spec_from_file_location(name_of_module, file)
     if spec is None or spec.loader is None:
         raise PlanError(f"FUNCTION: got {str(file)!r}, expected a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name_of_module] = module
-    spec.loader.exec_module(module)
+    with importable(file):
+        spec.loader.exec_module(module)
     space = vars(module)
     function = space.get(name)
     if not callable(function):

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 import fuseline
 from fuselab.errors import LabError
+from fuselab.neighbours import importable
 from fuselab.plan import PlanError
 
 UNDER: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
@@ -96,8 +97,7 @@ def prepare(
 def _names_of(setup: str) -> dict[str, Any]:
     if not Path(setup).is_file():
         raise PlanError(f"--setup: got {setup!r}, expected a Python file")
-    sys.path.insert(0, str(Path(setup).resolve().parent))  # as Python has it for a script
-    with told(f"--setup {setup}"):
+    with importable(Path(setup)), told(f"--setup {setup}"):
         return runpy.run_path(setup)
 
 

@@ -19,6 +19,7 @@ import torch
 
 from fuselab import environment
 from fuselab.errors import LabError
+from fuselab.neighbours import importable
 from fuselab.plan import CEILING
 from fuselab.worker.baselines import BASELINES
 from fuseline import table, testing
@@ -136,9 +137,8 @@ def _import(path: Path) -> ModuleType:
         raise SpecError(f"{path}: not a Python file")
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
-    sys.path.insert(0, str(path.resolve().parent))
     try:
-        with redirect_stdout(sys.stderr):  # stdout is for our own words
+        with importable(path), redirect_stdout(sys.stderr):  # stdout is for our own words
             found.loader.exec_module(module)
     except OpSpecError as error:
         raise SpecError(f"{place(error) or path}: {error}") from error
