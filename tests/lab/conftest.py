@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,9 @@ import pytest
 HERE = Path(__file__).parent
 # So that child processes can import the toys by name.
 sys.path.insert(0, str(HERE))
+
+# A run in the background has Ctrl-C ignored, which all its children would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A run outside of the tests would keep them waiting.
 os.environ["FUSELAB_LOCK_DIR"] = tempfile.mkdtemp(prefix="fuselab-locks-")

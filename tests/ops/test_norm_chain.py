@@ -75,9 +75,11 @@ def test_inf_and_nan_are_the_chains(n: int, device: str, impl: str) -> None:
 
 @pytest.mark.parametrize(("device", "impl"), IMPLS)
 @pytest.mark.parametrize("n", [1, 2, 61, 20001])
-def test_gradients_of_rows_with_an_infinity_are_the_chains(n: int, device: str, impl: str) -> None:
+def test_gradients_of_rows_with_an_infinity_are_the_chains(
+    n: int, device: str, impl: str, dtypes: tuple[torch.dtype, ...] = SPEC.dtypes
+) -> None:
     """Infinities of one sign where all of x and of dy have one, else NaN."""
-    for dtype, sign, one_sign in product(SPEC.dtypes, (1, -1), (True, False)):
+    for dtype, sign, one_sign in product(dtypes, (1, -1), (True, False)):
         x, dy = (torch.randn(6, n, device=device) for _ in range(2))
         x = (x.abs() * sign if one_sign else x) / n
         x[::2, n // 2] = sign * math.inf
