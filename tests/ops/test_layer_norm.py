@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -331,3 +332,15 @@ for n in (61, 1030):
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_an_infinite_weight_gives_infinities(dtype: torch.dtype) -> None:
+    """NaN came from infinity times what roundings lose, which may be 0."""
+    x = torch.randn(9, 37, generator=torch.Generator().manual_seed(3)).to(dtype)
+    weight, bias = torch.full((37,), math.inf, dtype=dtype), torch.ones(37, dtype=dtype)
+    weight[::3], weight[1::3] = 0.5, -math.inf
+    expected = F.layer_norm(x.double(), (37,), weight.double(), bias.double(), 1e-5)
+    y = fuseline.layer_norm(x, weight, bias, 1e-5, impl="cpu")
+    assert torch.equal(y.isinf(), expected.isinf())
+    torch.testing.assert_close(y, expected.to(dtype))

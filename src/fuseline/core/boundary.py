@@ -17,6 +17,8 @@ KEYS = (
         for kind in ("Quantized", "Sparse", "SparseCsr", "NestedTensor")
         for device in ("CPU", "CUDA")
     ),
+    "SparseMeta",
+    "SparseCsrMeta",
     "MkldnnCPU",
     "AutogradNestedTensor",
 )
@@ -46,12 +48,20 @@ def refusing(name: str, check: Function) -> Function:
     return kernel
 
 
-def without_negative_bit(op: Function, check: Function) -> Function:
+def without_negative_bit(name: str, op: Any, check: Function) -> Function:
     """Return the kernel for the negative bit: torch's own crashes on quantized tensors."""
+    parameters = tuple(a.name for a in op._schema.arguments)
+
+    def resolved(parameter: str, a: Any) -> Any:
+        try:
+            return a.resolve_neg() if isinstance(a, Tensor) else a
+        except NotImplementedError as error:
+            came = f"{name}: {parameter} has dtype {a.dtype} and the negative bit"
+            raise TypeError(f"{came}, expected a dtype that torch can negate") from error
 
     def kernel(*args: Any) -> Any:
         check(*args)
-        return op(*(a.resolve_neg() if isinstance(a, Tensor) else a for a in args))
+        return op(*map(resolved, parameters, args))
 
     return kernel
 
@@ -60,8 +70,8 @@ def on_triton(name: str, function: Function) -> Function:
     """Return a Triton implementation that says where it cannot run: the driver does not."""
 
     def kernel(*args: Any) -> Any:
-        device_type = next(a.device.type for a in args if isinstance(a, Tensor))
-        if why := triton_unavailable(device_type):
+        device_type = next((a.device.type for a in args if isinstance(a, Tensor)), None)
+        if device_type and (why := triton_unavailable(device_type)):
             raise RuntimeError(f"{name}: impl 'triton' cannot run here: {why}")
         return function(*args)
 

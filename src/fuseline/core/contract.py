@@ -122,7 +122,9 @@ class Variant:
         # of the binary goes past OpOverload.__call__, which costs 0.25 us.
         self._eager = kernels.run if kernels else raw._op
         if contract.decomposed is None:
-            self.decomposed = self._traced_apply = self._eager_apply = _no_gradient(contract.name)
+            self.decomposed = self._traced_apply = self._eager_apply = _no_gradient(
+                contract.name, public
+            )
             self.call = self._guarded()
             return
         self.decomposed = contract.decomposed
@@ -186,9 +188,16 @@ class Variant:
             return self.public.redispatch(keyset & torch._C._after_autograd_keyset, *args)
 
 
-def _no_gradient(name: str) -> Function:
+def _no_gradient(name: str, op: Any) -> Function:
+    parameters = tuple(a.name for a in op._schema.arguments)
+
     def refuse(*args: Any) -> Any:
-        raise RuntimeError(f"{name}: a gradient was asked for, expected none: it is forward only")
+        tensors = [(p, a) for p, a in zip(parameters, args, strict=False) if isinstance(a, Tensor)]
+        first = next((p for p, a in tensors if a.requires_grad or has_tangent([a])), "x")
+        raise RuntimeError(
+            f"{name}: {first} requires grad or has a tangent, "
+            "expected a call without: it is forward only"
+        )
 
     return refuse
 
@@ -350,7 +359,7 @@ def _finish(
         check = boundary.checking(contract.name, op)
         for key in boundary.KEYS:
             _LIBRARY.impl(name, boundary.refusing(contract.name, check), key)
-        _LIBRARY.impl(name, boundary.without_negative_bit(op, check), "Negative")
+        _LIBRARY.impl(name, boundary.without_negative_bit(contract.name, op, check), "Negative")
     variant = Variant(contract, suffix, kernels, missing)
     public = contract.name + suffix
     _LIBRARY.impl(public, variant.autograd_rule, "Autograd", with_keyset=True)

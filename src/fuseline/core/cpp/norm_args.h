@@ -11,6 +11,13 @@ inline ScalarType stat_dtype(ScalarType x) {
   return x == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
 }
 
+inline const char* dtype_of(const Tensor& t) {
+  return torch::headeronly::toString(t.scalar_type());
+}
+
+// torch's own limit where it copies or iterates.
+constexpr int64_t kMaxDim = 64;
+
 inline bool is_supported(ScalarType t) {
   return t == ScalarType::Double || t == ScalarType::Float || t == ScalarType::Half ||
          t == ScalarType::BFloat16;
@@ -54,6 +61,7 @@ struct NormArgs {
   const char* x = "x";
 
   void check_readable(const char* name, const Tensor& t) const {
+    STD_TORCH_CHECK(t.defined(), op, ": ", name, " is None, expected a tensor");
     STD_TORCH_CHECK(is_strided(t), op, ": ", name, " must be a dense strided tensor");
     STD_TORCH_CHECK(has_memory(t), op, ": ", name, " has elements, but its memory was freed");
   }
@@ -61,7 +69,9 @@ struct NormArgs {
   void check_tensor(const Tensor& t) const {
     check_readable(x, t);
     STD_TORCH_CHECK(is_supported(t.scalar_type()), op, ": ", x,
-                    " must be float64, float32, float16 or bfloat16");
+                    " must be float64, float32, float16 or bfloat16, got ", dtype_of(t));
+    STD_TORCH_CHECK(t.dim() <= kMaxDim, op, ": ", x, " has ", t.dim(),
+                    " dimensions, expected at most ", kMaxDim);
   }
 
   void check_rows(const Tensor& rows) const {
@@ -83,7 +93,7 @@ struct NormArgs {
   void check_kind(const char* name, const Tensor& t, const Tensor& rows) const {
     check_readable(name, t);
     STD_TORCH_CHECK(t.scalar_type() == rows.scalar_type(), op, ": ", name,
-                    " must have the dtype of ", x);
+                    " must have the dtype of ", x, ", ", dtype_of(rows), ", got ", dtype_of(t));
     check_device(name, t, rows);
   }
 
@@ -105,7 +115,8 @@ struct NormArgs {
   // Refuses one of another device, or of another dtype than that of the rows and fp32.
   void check_kind_or_float(const char* name, const Tensor& t, const Tensor& rows) const {
     STD_TORCH_CHECK(t.scalar_type() == rows.scalar_type() || t.scalar_type() == ScalarType::Float,
-                    op, ": ", name, " must have the dtype of ", x, " or float32");
+                    op, ": ", name, " must have the dtype of ", x, " or float32, got ",
+                    dtype_of(t));
     check_device(name, t, rows);
   }
 
@@ -113,7 +124,7 @@ struct NormArgs {
   void check_one_a_row(const char* name, Tensor& t, const Tensor& rows, ScalarType dtype) const {
     check_readable(name, t);
     STD_TORCH_CHECK(t.scalar_type() == dtype, op, ": ", name, " must be ",
-                    torch::headeronly::toString(dtype));
+                    torch::headeronly::toString(dtype), ", got ", dtype_of(t));
     STD_TORCH_CHECK(same_sizes(t.sizes(), sizes_of_rows(rows)), op, ": ", name, " has shape ",
                     to_string(t.sizes()), ", expected that of ", x, " without its last dimension");
     check_device(name, t, rows);
@@ -138,7 +149,7 @@ struct NormArgs {
     STD_TORCH_CHECK(has_one_a_row(t.sizes(), rows.sizes()), op, ": ", name, " has shape ",
                     to_string(t.sizes()), ", expected that of ", x, " without its last dimension");
     STD_TORCH_CHECK(t.scalar_type() == stat_dtype(rows.scalar_type()), op, ": ", name,
-                    " must be float32, or float64 for a float64 ", x);
+                    " must be float32, or float64 for a float64 ", x, ", got ", dtype_of(t));
     check_device(name, t, rows);
     t = counted_contiguous(t);
   }

@@ -118,7 +118,8 @@ Tensor bias_dropout_add(const Tensor& x, const Tensor& bias, const Tensor& resid
 
 Tensor bias_dropout_add_bwd(const Tensor& dy, double p, std::optional<int64_t> seed,
                             std::optional<Tensor> seed_tensor) {
-  kArgs.check_rows(dy);
+  constexpr NormArgs args{"bias_dropout_add", "dy"};
+  args.check_rows(dy);
   const Dropout drawn = dropout(p, seed, seed_tensor);
   const Tensor dx = allocate_in_layout_of(dy);
   const auto element = static_cast<int>(element_of(dy));

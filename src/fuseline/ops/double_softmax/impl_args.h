@@ -34,7 +34,8 @@ inline void check_bwd(const Tensor& dy, const Tensor& x, Tensor& stats, int64_t&
   const IntHeaderOnlyArrayRef expected(sizes.data(), sizes.size());
   kArgs.check_readable("stats", stats);
   STD_TORCH_CHECK(stats.scalar_type() == stat_dtype(x.scalar_type()),
-                  "double_softmax: stats must be float32, or float64 for a float64 x");
+                  "double_softmax: stats must be float32, or float64 for a float64 x, got ",
+                  dtype_of(stats));
   STD_TORCH_CHECK(same_sizes(stats.sizes(), expected), "double_softmax: stats has shape ",
                   to_string(stats.sizes()), ", expected ", to_string(expected));
   STD_TORCH_CHECK(device_of(stats) == device_of(x), "double_softmax: stats is on ",

@@ -109,8 +109,22 @@ inline long double element(const P* parameter, int64_t i, long double) {
   return load<double>(parameter + i, Short{1})[0];
 }
 
+// Whether a weight is Inf or NaN: Inf times what an xhat has lost, which may be 0, is no infinity.
+template <class C, class W>
+inline bool is_infinite(const W* w, int64_t n) {
+  Vector<C> sum{};
+  each_vector<C>(n, [&](int64_t i, auto part) {
+    const Vector<C> weight = load_weight<C>(w, C{}, i, part);
+    sum += weight - weight;
+  });
+  for (int i = 0; i < kLanes<C>; ++i) {
+    if (sum[i] != 0) return true;
+  }
+  return false;
+}
+
 // The whole of it as it is written, for a row whose rstd or squares C cannot represent, be they Inf
-// or NaN. Owns one row. Returns its moments.
+// or NaN, and for an infinite weight. Owns one row. Returns its moments.
 template <class X, class W, class B, class C = Compute<X>>
 __attribute__((noinline)) Moments<C> plain_row(const X* x, const W* w, const B* b, X* y, int64_t n,
                                                double eps) {
@@ -137,11 +151,12 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   constexpr C kMost = static_cast<C>(sizeof(X) == 8 ? 1e140 : 1e30);
   const W* const w = static_cast<const W*>(args.weight);
   const B* const b = static_cast<const B*>(args.bias);
+  const bool ordinary = !is_infinite<C>(w, args.n);
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
     X* const y = static_cast<X*>(args.y) + row * args.n;
     Moments<C> moments = moments_of(Place<X>{x, x + args.x_stride, y}, args.n, args.eps);
-    if (moments.rstd.high <= kMost && moments.rstd.high >= 1 / kMost) {
+    if (ordinary && moments.rstd.high <= kMost && moments.rstd.high >= 1 / kMost) {
       write_row(x, w, b, y, args.n, moments);
     } else {
       moments = plain_row(x, w, b, y, args.n, args.eps);

@@ -127,7 +127,8 @@ def _apply(x, mean, mean_rest, rstd, rstd_rest, w, b, HALF: tl.constexpr):
         lost = (x - (v - moved)) - (mean + moved)
     xhat = v * rstd
     rest = tl.fma(lost - mean_rest, rstd, tl.fma(v, rstd_rest, tl.fma(v, rstd, -xhat)))
-    return tl.fma(xhat, w, b) + rest * w
+    y = tl.fma(xhat, w, b)
+    return tl.where(tl.abs(y) < float("inf"), y + rest * w, y)  # a weight of infinity has no rest
 
 
 @triton.jit

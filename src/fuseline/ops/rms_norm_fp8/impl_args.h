@@ -11,10 +11,11 @@ inline void check(const Tensor& x, std::optional<Tensor>& weight, const Tensor& 
   constexpr NormArgs args{"rms_norm_fp8"};
   args.check_rows(x);
   STD_TORCH_CHECK(x.scalar_type() != ScalarType::Double,
-                  "rms_norm_fp8: x must be float32, float16 or bfloat16");
+                  "rms_norm_fp8: x must be float32, float16 or bfloat16, got Double");
   args.check_weight(weight, x);
   args.check_readable("scale", scale);
-  STD_TORCH_CHECK(scale.scalar_type() == ScalarType::Float, "rms_norm_fp8: scale must be float32");
+  STD_TORCH_CHECK(scale.scalar_type() == ScalarType::Float,
+                  "rms_norm_fp8: scale must be float32, got ", dtype_of(scale));
   STD_TORCH_CHECK(scale.numel() == 1, "rms_norm_fp8: scale has shape ", to_string(scale.sizes()),
                   ", expected one element");
   STD_TORCH_CHECK(device_of(scale) == device_of(x), "rms_norm_fp8: scale is on ",

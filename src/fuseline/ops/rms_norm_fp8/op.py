@@ -36,7 +36,8 @@ def rms_norm_fp8(
     x       (..., N), float32, float16 or bfloat16; any layout. One copy is made unless the last
             stride is 1 and the leading dimensions collapse to one row stride.
     weight  (N,), of x's dtype or float32; None: 1.
-    scale   float32, one element, on x's device; what the reader of y multiplies by.
+    scale   float32, one element, such as () or (1,), on x's device; what the reader of y
+            multiplies by.
     eps     not negative; None: torch.finfo(x.dtype).eps.
     impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: where squares
             leave the range of float32 it gives 0 or NaN).
