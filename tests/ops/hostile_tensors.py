@@ -24,7 +24,7 @@ VALUES = (0.0, -0.0, 1.0, math.nan, math.inf, -math.inf, 6e4, 3e38, 1e-45, 1e-20
 
 # torch itself crashes on what follows, no operator of ours called, so that it is not tried: a
 # storage that was freed in part (torch.softmax and F.layer_norm read past its end), qint32 by
-# channels (an illegal instruction), a subclass of a quantised tensor seen as another dtype, the
+# channels (an illegal instruction), a quantised tensor of a subclass seen as another dtype, the
 # collection of quantised views as garbage (the child turns it off), further changes of LAST, and
 # both of APART in one call: a tangent takes it to torch's operators, which read what was freed.
 LAST = frozenset(
@@ -230,7 +230,9 @@ def zero_tensor(t: Tensor, draw: random.Random) -> Tensor:
 @mutation
 def quantized(t: Tensor, draw: random.Random) -> Tensor:
     kind = draw.choice((torch.qint8, torch.quint8, torch.qint32))
-    t = t.as_subclass(Tensor).float().resolve_neg()
+    if type(t) is not Tensor:
+        raise TypeError("torch crashes on views of a subclass that is quantised")
+    t = t.float().resolve_neg()
     if draw.random() < 0.5 or t.dim() == 0:
         return torch.quantize_per_tensor(t, 0.1, 3 if kind == torch.quint8 else 0, kind)
     rows, kind = t.shape[0], draw.choice((torch.qint8, torch.quint8))
@@ -277,6 +279,8 @@ def meta(t: Tensor, draw: random.Random) -> Tensor:
 
 @mutation
 def fake(t: Tensor, draw: random.Random) -> Tensor:
+    if t.is_inference():
+        raise ValueError("torch's fake tensors fail an assertion of inference mode")
     return FAKE.from_tensor(t)
 
 

@@ -36,6 +36,7 @@ OF_TORCH = re.compile(
     r"|Multiple dispatch failed for 'torch\._ops\.fuseline"
     r"|^fuseline\.\w+\.default$"  # a jagged tensor made in inference mode
     r"|quantized nyi in meta tensors"
+    r"|already associated to a python object of type FakeTensor"
     r"|Inference tensors cannot be saved for backward"
     r"|Cannot set version_counter for inference tensor"
 )
