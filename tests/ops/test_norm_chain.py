@@ -145,3 +145,10 @@ def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+@pytest.mark.parametrize("first", [math.inf, -math.inf])
+def test_forward_mode_of_a_row_with_an_infinity_is_the_chains(first: float) -> None:
+    x = torch.tensor([[first, 0.57], [first, -0.3], [0.4, 0.6]])
+    y, _ = torch.func.jvp(fuseline.norm_chain, (x,), (torch.ones_like(x),))
+    torch.testing.assert_close(y, SPEC.reference(x.double()).float(), equal_nan=True)
