@@ -46,8 +46,8 @@ def ask(
 
     Its standard output goes to standard error. `env` is added to the environment.
     """
-    # Kineto notes each profile on stderr.
-    variables = {"KINETO_LOG_LEVEL": "6", **os.environ, **(env or {})}
+    # Kineto notes each profile on stderr; Inductor reads its own UTF-8 in the locale's encoding.
+    variables = {"KINETO_LOG_LEVEL": "6", **os.environ, "PYTHONUTF8": "1", **(env or {})}
     with tempfile.TemporaryDirectory() as folder:
         asked, said = Path(folder) / "question", Path(folder) / "answers"
         asked.write_text(json.dumps(question), encoding="utf-8")

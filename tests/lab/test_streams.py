@@ -86,9 +86,16 @@ def test_a_terminal_of_few_characters(verb: tuple[str, ...]) -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_a_locale_of_ascii(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "verb",
+    [["list"], pytest.param(["explain", "mlp"], marks=pytest.mark.slow)],
+    ids=lambda verb: verb[0],
+)
+def test_a_locale_of_ascii(verb: list[str], tmp_path: Path) -> None:
     env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    done = subprocess.run([*FUSELAB, "list"], capture_output=True, env=env, check=False)
+    if verb[0] == "explain":
+        verb = [*verb, "--out", str(tmp_path)]
+    done = subprocess.run([*FUSELAB, *verb], capture_output=True, env=env, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.isascii()
 
