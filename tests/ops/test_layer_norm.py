@@ -334,13 +334,18 @@ for n in (61, 1030):
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_an_infinite_weight_gives_infinities(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("n", [37, 20001])
+def test_an_infinite_weight_gives_infinities(
+    n: int, dtype: torch.dtype, device: str, impl: str
+) -> None:
     """NaN came from infinity times what roundings lose, which may be 0."""
-    x = torch.randn(9, 37, generator=torch.Generator().manual_seed(3)).to(dtype)
-    weight, bias = torch.full((37,), math.inf, dtype=dtype), torch.ones(37, dtype=dtype)
+    x = torch.randn(9, n, generator=torch.Generator().manual_seed(3)).to(device, dtype)
+    weight = torch.full((n,), math.inf, dtype=dtype, device=device)
     weight[::3], weight[1::3] = 0.5, -math.inf
-    expected = F.layer_norm(x.double(), (37,), weight.double(), bias.double(), 1e-5)
-    y = fuseline.layer_norm(x, weight, bias, 1e-5, impl="cpu")
+    bias = torch.ones(n, dtype=dtype, device=device)
+    expected = F.layer_norm(x.double(), (n,), weight.double(), bias.double(), 1e-5)
+    y = fuseline.layer_norm(x, weight, bias, 1e-5, impl=impl)
     assert torch.equal(y.isinf(), expected.isinf())
     torch.testing.assert_close(y, expected.to(dtype))

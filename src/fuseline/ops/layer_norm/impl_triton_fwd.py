@@ -127,8 +127,9 @@ def _apply(x, mean, mean_rest, rstd, rstd_rest, w, b, HALF: tl.constexpr):
         lost = (x - (v - moved)) - (mean + moved)
     xhat = v * rstd
     rest = tl.fma(lost - mean_rest, rstd, tl.fma(v, rstd_rest, tl.fma(v, rstd, -xhat)))
-    y = tl.fma(xhat, w, b)
-    return tl.where(tl.abs(y) < float("inf"), y + rest * w, y)  # a weight of infinity has no rest
+    # A rest of 0 under an infinite weight would be NaN. A comparison here spills; a clamp does not.
+    most: tl.constexpr = 1.7976931348623157e308 if w.dtype == tl.float64 else 3.4028234663852886e38
+    return tl.fma(xhat, w, b) + rest * tl.minimum(tl.maximum(w, -most), most)
 
 
 @triton.jit
