@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 from fuselab import completion, inside, streams
 from fuselab.errors import LabError
-from fuselab.options import as_json, device, timeout
+from fuselab.options import Share, as_json, device, timeout
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
 from fuselab.verbs import Verbs
@@ -139,6 +139,13 @@ def check(
     help="Default: quick where the operator has it.",
     shell_complete=completion.suites,
 )
+@click.option("--seed", type=int, metavar="N", help="Of the problems that suite wild draws.")
+@click.option(
+    "--cells",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Problems that suite wild draws of each operator; default 200.",
+)
 @_directions
 @click.option("--out", metavar="DIR", default="out/run", show_default=True, help="Where to store.")
 @click.option("--fresh", is_flag=True, help="Measure again what DIR already has.")
@@ -174,6 +181,8 @@ def run(
     dtypes: tuple[str, ...],
     cases: tuple[str, ...],
     suite: str | None,
+    seed: int | None,
+    cells: int | None,
     directions: tuple[str, ...],
     scope: str,
     precision: str | None,
@@ -184,12 +193,18 @@ def run(
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
     from fuselab.commands import run as verb
     from fuselab.model import ISOLATED
+    from fuselab.wild import CELLS, SUITE
 
     if isolate and timer not in (None, ISOLATED):
         raise click.UsageError(f"--isolate times from outside of the process, got --timer {timer}")
-    timer = ISOLATED if isolate else timer
+    if suite != SUITE and (seed, cells) != (None, None):
+        raise click.UsageError(f"--seed and --cells are of --suite {SUITE}, got --suite {suite}")
     filters = Filters(
-        suite, impls, dtypes, cases, directions, precision=precision or "", timer=timer or ""
+        *(suite, impls, dtypes, cases, directions),
+        precision=precision or "",
+        timer=(ISOLATED if isolate else timer) or "",
+        seed=seed or 0,
+        cells=cells or CELLS,
     )
     return verb.run(targets, filters, slow=scope == "all", **options)
 
@@ -307,6 +322,13 @@ def export(run: str, form: str, samples: bool) -> int:
 @_directions
 @click.option("--impl-a", metavar="NAME", help="Implementation of A; beside --impl-b.")
 @click.option("--impl-b", metavar="NAME", help="Implementation of B, or of A without B.")
+@click.option(
+    "--allow",
+    type=Share(),
+    default=0.0,
+    metavar="PERCENT",
+    help="Share of the decided cells that may be slower, as 1%; default none.",
+)
 @as_json
 def compare(
     a: str,

@@ -95,6 +95,11 @@ class Summary:
     counts: Mapping[str, int]
 
     @property
+    def slower(self) -> float:
+        """The share of the decided cells in which B is slower."""
+        return self.counts[Verdict.SLOWER] / max(1, self.n)
+
+    @property
     def complete(self) -> bool:
         return self.n > 0 and self.n >= COMPLETE * self.total
 

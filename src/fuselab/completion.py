@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from fuselab.wild import SUITE
+
 if TYPE_CHECKING:
     from fuseline.core.spec import OpSpec
 
@@ -44,7 +46,7 @@ def cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of suites of the operators named before, or of all."""
-    return _starting(incomplete, (name for spec in _specs(ctx) for name in spec.suites))
+    return _starting(incomplete, [*(n for spec in _specs(ctx) for n in spec.suites), SUITE])
 
 
 def dtypes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group
 from fuselab.precision import STANDARD
+from fuselab.wild import CELLS
 
 CEILING = "ceiling"
 # Does not wait for the device, so its times say nothing of the memory's speed.
@@ -49,7 +50,7 @@ class OpRow:
 class Filters:
     """What the command line asks for; an empty tuple (or suite None) means everything.
 
-    precision, timer: "" for what suits the suite and the device.
+    precision, timer: "" for what suits the suite and the device. seed, cells: of the suite wild.
     """
 
     suite: str | None = None
@@ -61,6 +62,8 @@ class Filters:
     device: str = "cpu"
     precision: str = ""
     timer: str = ""
+    seed: int = 0
+    cells: int = CELLS
 
 
 def select(rows: Sequence[OpRow], names: Sequence[str]) -> tuple[OpRow, ...]:
@@ -106,12 +109,12 @@ def product(rows: Sequence[OpRow], filters: Filters) -> tuple[Group, ...]:
             timer=filters.timer or default_timer(filters.device),
         )
         for row in rows
-        if (chosen := _kept(row.impls, filters.impls))
-        for dtype in _kept(row.dtypes, _long(filters.dtypes))
-        for direction in _kept(row.directions, filters.directions)
-        for layout in _kept(row.layouts, filters.layouts)
+        if (chosen := kept(row.impls, filters.impls))
+        for dtype in kept(row.dtypes, _long(filters.dtypes))
+        for direction in kept(row.directions, filters.directions)
+        for layout in kept(row.layouts, filters.layouts)
         for case, suites in row.cases
-        if _kept((case,), filters.cases) and (filters.suite is None or filters.suite in suites)
+        if kept((case,), filters.cases) and (filters.suite is None or filters.suite in suites)
     )
 
 
@@ -162,7 +165,7 @@ def _wanted(argument: str, names: Sequence[str], existing: Iterable[str]) -> Non
             raise unknown(argument, name, known)
 
 
-def _kept(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
+def kept(names: tuple[str, ...], wanted: Sequence[str]) -> tuple[str, ...]:
     """Return those of the names that are wanted; all if none is named."""
     return tuple(name for name in names if not wanted or name in wanted)
 

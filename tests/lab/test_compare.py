@@ -251,6 +251,21 @@ def test_exit_codes_and_what_is_printed(base, tmp_path, capsys, other, code, wor
     assert ("1 unsupported on both sides left out" in out) == (ABSENT in other)
 
 
+@pytest.mark.parametrize(
+    ("allow", "code"), [((), 1), (("--allow", "33%"), 1), (("--allow", "34"), 0)]
+)
+def test_a_share_may_be_slower_and_its_commands_are_printed(tmp_path, capsys, allow, code):
+    groups = [replace(GROUP, case=f"wild:{rows}x577") for rows in (1, 2, 3)]
+    eager = [ok(100.0, "eager", group) for group in groups]
+    own = [ok(us, "fast", group) for us, group in zip((150.0, 100.0, 50.0), groups, strict=True)]
+    run = store(tmp_path / "run", *eager, *own)
+    assert command(["compare", run, "--impl-a", "eager", "--impl-b", "fast", *allow]) == code
+    out = capsys.readouterr().out
+    assert "B is slower in 33.3% of the 3 decided cells" in out
+    assert "fuselab run norm --case wild:1x577 --dtype " in out
+    assert "--impl eager --impl fast\n" in out
+
+
 def test_what_is_the_same_has_no_line_of_its_own(base, capsys):
     assert command(["compare", base, base]) == 0
     out = capsys.readouterr().out

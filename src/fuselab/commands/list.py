@@ -27,6 +27,7 @@ def run(targets: Sequence[str], *, as_json: bool = False) -> int:
         _print(_record(spec), whole=bool(targets))
     if not targets:
         print("fuselab list OPERATOR names all cases; --json has everything")
+        print("suite wild, of every operator: problems drawn from a seed (fuselab run --help)")
     return exits.OK
 
 

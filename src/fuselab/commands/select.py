@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from fuselab import environment
+from fuselab import environment, wild
 from fuselab.model import Group
 from fuselab.plan import (
     CEILING,
@@ -17,12 +17,13 @@ from fuselab.plan import (
     OpRow,
     PlanError,
     check_names,
+    kept,
     nothing_left,
     product,
     select,
 )
 from fuselab.precision import STANDARD
-from fuselab.worker import baselines, specs
+from fuselab.worker import baselines, specs, wild_inputs
 from fuseline.core.spec import OpSpec
 
 DEFAULT_SUITE = "quick"
@@ -81,7 +82,8 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
             if suite is None and not filters.cases and DEFAULT_SUITE in spec.suites:
                 suite = DEFAULT_SUITE
             narrow = None if filters.dtypes else suite
-            parts.setdefault(suite, []).append(row(spec, source, narrow, filters.impls))
+            whole = row(spec, source, narrow, filters.impls)
+            parts.setdefault(suite, []).extend((whole, *_wild(spec, whole, filters)))
     check_names([r for rows in parts.values() for r in rows], filters)
     chosen = tuple(
         group
@@ -93,6 +95,29 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
     if not chosen:
         raise PlanError(nothing_left(filters))
     return chosen
+
+
+def _wild(spec: OpSpec, whole: OpRow, filters: Filters) -> Iterator[OpRow]:
+    """Yield a row for each wild problem: those named, and those that the seed draws."""
+    for name in filters.cases:
+        if name.startswith(wild.PREFIX):
+            yield _with_case(whole, wild.parse(name))
+    if filters.suite == wild.SUITE:
+        check_names([whole], replace(filters, suite=None, impls=(), cases=()))
+        drawn = wild.draw(
+            *(spec.name, filters.seed, filters.cells),
+            kept(whole.dtypes, dtype_names(filters.dtypes)),
+            kept(whole.directions, filters.directions),
+            dims=wild_inputs.takes_dim(spec),
+            rows_of=wild_inputs.rows_of(spec),
+        )
+        for one in drawn:
+            of_one = replace(whole, dtypes=(one.dtype,), directions=(one.direction,))
+            yield _with_case(of_one, one.shape)
+
+
+def _with_case(whole: OpRow, shape: wild.Shape) -> OpRow:
+    return replace(whole, cases=((shape.name, (wild.SUITE,)),))
 
 
 def check_available(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> None:

@@ -263,8 +263,7 @@ class Problem:
 def build(group: Group, emit: Emit, spec: OpSpec | None = None) -> Problem:
     """Return the problem of a group with its first input set; `spec` stands for its source."""
     emit("start", "", "inputs")
-    spec = spec or specs.load(group.source)[group.op]
-    case = next(c for c in spec.cases if c.name == group.case)
+    spec, case = specs.case(spec or specs.load(group.source)[group.op], group.case)
     direction: Direction = "bwd" if group.direction == "bwd" else "fwd"
     device = torch.device(group.device)
     dtype: torch.dtype = getattr(torch, group.dtype)

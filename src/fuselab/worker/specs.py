@@ -21,10 +21,12 @@ from fuselab import environment
 from fuselab.errors import LabError
 from fuselab.neighbours import importable
 from fuselab.plan import CEILING
+from fuselab.wild import PREFIX
+from fuselab.worker import wild_inputs
 from fuselab.worker.baselines import BASELINES
 from fuseline import table, testing
 from fuseline.core import spec_fields, tuned
-from fuseline.core.spec import Implementation, OpSpec, Tuning
+from fuseline.core.spec import Case, Implementation, OpSpec, Tuning
 from fuseline.core.spec_fields import OpSpecError
 from fuseline.core.tuned import Table, TunedError
 from fuseline.testing.place import place, told
@@ -58,6 +60,13 @@ def load(source: str = TABLE) -> dict[str, OpSpec]:
     for spec in specs.values():
         _validate(source, spec)
     return specs
+
+
+def case(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
+    """Return the case of that name, of the suite wild too, and the spec that makes its inputs."""
+    if name.startswith(PREFIX):
+        return wild_inputs.problem(spec, name)
+    return spec, next(c for c in spec.cases if c.name == name)
 
 
 def _tiles(spec: OpSpec) -> OpSpec:

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 
-def log_softmax(x: Tensor) -> Tensor:
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return x - max(x) - log(sum(exp(x - max(x)))) for fp64 inputs."""
-    shifted = x - x.detach().amax(-1, keepdim=True)
-    return shifted - torch.log(torch.exp(shifted).sum(-1, keepdim=True))
+    shifted = x - x.detach().amax(dim, keepdim=True)
+    return shifted - torch.log(torch.exp(shifted).sum(dim, keepdim=True))
 
 
-def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
+def longdouble(direction: str, dy: Any, x: Any, dim: int = -1) -> tuple[Any, ...]:
     """Return the output, or the gradient of x, for numpy longdouble inputs."""
-    shifted = x - np.max(x, axis=-1, keepdims=True)
-    y = shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+    shifted = x - np.max(x, axis=dim, keepdims=True)
+    y = shifted - np.log(np.sum(np.exp(shifted), axis=dim, keepdims=True))
     if direction == "fwd":
         return (y,)
-    return (dy - np.exp(y) * np.sum(dy, axis=-1, keepdims=True),)
+    return (dy - np.exp(y) * np.sum(dy, axis=dim, keepdims=True),)

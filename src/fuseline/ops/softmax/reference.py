@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 
-def softmax(x: Tensor) -> Tensor:
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
     """Return exp(x - max(x)) / sum(exp(x - max(x))) for fp64 inputs."""
-    e = torch.exp(x - x.detach().amax(-1, keepdim=True))
-    return e / e.sum(-1, keepdim=True)
+    e = torch.exp(x - x.detach().amax(dim, keepdim=True))
+    return e / e.sum(dim, keepdim=True)
 
 
-def longdouble(direction: str, dy: Any, x: Any) -> tuple[Any, ...]:
+def longdouble(direction: str, dy: Any, x: Any, dim: int = -1) -> tuple[Any, ...]:
     """Return the output, or the gradient of x, for numpy longdouble inputs."""
-    e = np.exp(x - np.max(x, axis=-1, keepdims=True))
-    y = e / np.sum(e, axis=-1, keepdims=True)
+    e = np.exp(x - np.max(x, axis=dim, keepdims=True))
+    y = e / np.sum(e, axis=dim, keepdims=True)
     if direction == "fwd":
         return (y,)
-    return (y * (dy - np.sum(dy * y, axis=-1, keepdims=True)),)
+    return (y * (dy - np.sum(dy * y, axis=dim, keepdims=True)),)
