@@ -33,11 +33,13 @@ demo: $(STAMP)/lab
 	$(PY) -m fuselab report $(OUT)
 
 # These two would suffer from a process beside them. The others' threads do not spin while they wait:
-# those of two processes on two processors would take five times as long.
+# those of two processes on two processors would take five times as long. Files come by name: by
+# their number of tests, the few long ones would come last, one processor without work.
 ALONE := tests/lab/test_caches.py tests/checker/test_cheats.py
 
 test: $(STAMP)/dev
-	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile $(ALONE:%=--ignore=%)
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile \
+	  --no-loadscope-reorder $(ALONE:%=--ignore=%)
 	$(PY) -m pytest -m "not gpu and not long" $(ALONE)
 
 # What a change near one operator (or several: OP="softmax or rms_norm") needs, in three minutes.

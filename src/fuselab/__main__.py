@@ -22,11 +22,11 @@ def main() -> None:
         heard.append(number)
         signal.default_int_handler(number, frame)
 
-    # A batch system's polite end is an interruption like Ctrl-C.
-    signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, interrupt)
     try:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt)
+        # A batch system's polite end is an interruption like Ctrl-C.
+        signal.signal(signal.SIGTERM, interrupt)
         code = _command()
     except KeyboardInterrupt:  # before the command line could catch it, or while it was doing so
         code = INTERRUPTED
