@@ -1,40 +1,14 @@
-// Vectors of the compiler's own (GCC and Clang), as wide as the instruction set this file is built
-// for, with loads and stores that convert to and from the four element types.
+// Loads and stores of vectors that convert to and from the element types, and what is made of
+// lanes.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
-#ifdef __AVX2__
-#include <immintrin.h>
-#endif
+#include "fuseline/vectors.h"
 
 namespace fuseline {
 namespace {
-
-#if defined(__AVX512F__)
-constexpr int kVectorBytes = 64;
-// GCC 12 warns of its own header where the intrinsics without a mask are used.
-constexpr __mmask16 kAllLanes = 0xffff;
-#elif defined(__AVX2__)
-constexpr int kVectorBytes = 32;
-#else
-constexpr int kVectorBytes = 16;
-#endif
-
-template <class T, int N>
-struct VectorOf {
-  typedef T type __attribute__((vector_size(N * sizeof(T))));
-};
-template <class T, int N>
-using Lanes = typename VectorOf<T, N>::type;
-
-// C is the type computed in: float or double.
-template <class C>
-constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(C));
-template <class C>
-using Vector = Lanes<C, kLanes<C>>;
 
 struct f16 {
   uint16_t bits;
@@ -63,25 +37,6 @@ struct ComputeOf<double> {
 };
 template <class X>
 using Compute = typename ComputeOf<X>::type;
-
-// How the vector of a row that starts at column i is to be taken. Whole: as it is. Overlap: the
-// last one of a row, moved back so that it ends with the row; only its last `fresh` columns are
-// new. Short: the row is less than a vector; the lanes from `columns` on are zero.
-struct Whole {};
-struct Overlap : Whole {
-  int fresh;
-};
-struct Short {
-  int columns;
-};
-
-template <class To, class From>
-inline To bit_cast(const From& from) {
-  static_assert(sizeof(To) == sizeof(From));
-  To to;
-  std::memcpy(&to, &from, sizeof(to));
-  return to;
-}
 
 // GCC 12 splits the conversion of a vector of 16-bit lanes in four instructions.
 template <int N>
@@ -176,29 +131,24 @@ inline Lanes<uint8_t, N> from_float(const Lanes<float, N>& v, e4m3) {
   return __builtin_convertvector(bits, Lanes<uint8_t, N>);
 }
 
-template <class C, class X>
-inline Vector<C> load(const X* p, Whole) {
+template <class C, class X, class Part>
+inline Vector<C> load(const X* p, Part part) {
   constexpr int kN = kLanes<C>;
   if constexpr (sizeof(X) == 2) {
-    Lanes<uint16_t, kN> bits;
-    std::memcpy(&bits, p, sizeof(bits));
-    return __builtin_convertvector(to_float<kN>(bits, X{}), Vector<C>);
+    return __builtin_convertvector(to_float<kN>(read<uint16_t, kN>(p, part), X{}), Vector<C>);
   } else {
-    Lanes<X, kN> v;
-    std::memcpy(&v, p, sizeof(v));
-    return __builtin_convertvector(v, Vector<C>);
+    return __builtin_convertvector(read<X, kN>(p, part), Vector<C>);
   }
 }
 
-template <class C, class X>
-inline void store(X* p, const Vector<C>& v, Whole) {
+template <class C, class X, class Part>
+inline void store(X* p, const Vector<C>& v, Part part) {
   constexpr int kN = kLanes<C>;
   if constexpr (sizeof(X) <= 2) {
-    const auto bits = from_float<kN>(__builtin_convertvector(v, Lanes<float, kN>), X{});
-    std::memcpy(p, &bits, sizeof(bits));
+    using Bits = std::conditional_t<sizeof(X) == 1, uint8_t, uint16_t>;
+    write<Bits, kN>(p, from_float<kN>(__builtin_convertvector(v, Lanes<float, kN>), X{}), part);
   } else {
-    const auto converted = __builtin_convertvector(v, Lanes<X, kN>);
-    std::memcpy(p, &converted, sizeof(converted));
+    write<X, kN>(p, __builtin_convertvector(v, Lanes<X, kN>), part);
   }
 }
 
@@ -212,20 +162,6 @@ inline Vector<C> rounded(const Vector<C>& v) {
   } else {
     return __builtin_convertvector(__builtin_convertvector(v, Lanes<X, kN>), Vector<C>);
   }
-}
-
-template <class C, class X>
-inline Vector<C> load(const X* p, Short part) {
-  X buffer[kLanes<C>] = {};
-  for (int i = 0; i < part.columns; ++i) buffer[i] = p[i];
-  return load<C>(buffer, Whole{});
-}
-
-template <class C, class X>
-inline void store(X* p, const Vector<C>& v, Short part) {
-  X buffer[kLanes<C>];
-  store<C>(buffer, v, Whole{});
-  for (int i = 0; i < part.columns; ++i) p[i] = buffer[i];
 }
 
 template <class C, class X>
@@ -295,14 +231,6 @@ inline Vector<C> plus(const Vector<C>& v, const X* added, int64_t i, Part part) 
   } else {
     return v + load<C>(added + i, part);
   }
-}
-
-template <class C>
-inline auto lane_numbers() {
-  using Index = std::conditional_t<sizeof(C) == 8, int64_t, int32_t>;
-  Lanes<Index, kLanes<C>> numbers;
-  for (int i = 0; i < kLanes<C>; ++i) numbers[i] = i;
-  return numbers;
 }
 
 // v with zeros where an Overlap repeats columns, and where a Short row has none.

@@ -47,9 +47,8 @@ inline Vector<C> load_or_least(const X* p, Whole part) {
 }
 template <class C, class X>
 inline Vector<C> load_or_least(const X* p, Short part) {
-  Vector<C> v = load<C>(p, part);
-  for (int i = part.columns; i < kLanes<C>; ++i) v[i] = kLeast<C>;
-  return v;
+  const Vector<C> v = load<C>(p, part);
+  return lane_numbers<C>() < part.columns ? v : Vector<C>{} + kLeast<C>;
 }
 
 template <class C, int N>
