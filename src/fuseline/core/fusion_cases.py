@@ -89,7 +89,7 @@ def dim_errors(*names: str) -> tuple[ErrorCase, ...]:
     )
 
 
-def sum_near_one(x: Tensor) -> Tensor:
+def sum_near_one(x: Tensor, dim: int = -1) -> Tensor:
     """Return what the logarithm of a softmax adds last, as `added` of its spec.
 
     Where one element is far above all others, the logarithm is of a sum that rounds to 1: its
