@@ -22,9 +22,9 @@ def proven(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the kinds of device that are proven on; a CPU stands in for a GPU."""
     devices: list[str] = []
 
-    def prove(module: Any, own: Any, forms: Any, device: torch.device) -> Any:
+    def prove(module: Any, own: Any, made: Any, forms: Any, device: torch.device) -> Any:
         devices.append(device.type)
-        return proof.prove(module, own, forms, torch.device("cpu"))
+        return proof.prove(module, own, made, forms, torch.device("cpu"))
 
     both = [torch.device("cpu"), torch.device("cuda")]
     monkeypatch.setattr(model_of, "usable_devices", lambda: both)

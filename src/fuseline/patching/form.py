@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.nn.parameter import is_lazy
 
 from fuseline.core.arguments import DTYPES
 from fuseline.core.select import Selector
@@ -81,20 +82,23 @@ def unlike(module: Any) -> str | None:
         return f"its {', '.join(module.parametrizations)} was parametrized before"
     if children := [name for name, _ in module.named_children()]:
         return f"it has children: {', '.join(children)}"
+    if any(is_lazy(p) for p in module._parameters.values()):
+        return "its parameters are not initialized: call it once first"
     names = [name for name, _ in module.named_parameters()]
     if list(module.buffers()):
         return "it has buffers"
     if not _eps_names(module):
         return f"it has none of {', '.join(EPS_NAMES)}"
     if isinstance(module, TORCHS):
-        return None
+        empty = not all(module.normalized_shape or (0,))
+        return f"its normalized_shape is {module.normalized_shape}" if empty else None
     if sorted(names) not in (["weight"], ["bias", "weight"]):
         return f"its parameters are {', '.join(names) or 'none'}; expected weight, perhaps bias"
     for name in names:
         shape = tuple(getattr(module, name).shape)
         if len(shape) != 1 or shape != module.weight.shape:
             return f"its {name} has shape {shape}, expected one dimension, the weight's"
-    return None
+    return None if module.weight.numel() else "its weight is empty"
 
 
 def unfit(module: Module, sharded: bool) -> str | None:

@@ -20,6 +20,7 @@ from fuseline.patching.serving import (
     fixed_attributes,
     install,
     own_class,
+    patched_class,
     remove,
     replaced_forward,
 )
@@ -40,11 +41,13 @@ def patch(model: Module, impl: str = "auto") -> Report:
     impl   as in these two; with "auto" the calls of a layer norm on a CPU are its own forward's,
            which is faster there.
 
-    Calls of a kind that was not shown to give the same, of a tensor subclass, or of another dtype
-    than the weight's go to the module's own forward: fuseline.patch_status counts both. So a model
-    that moves to another kind of device is to be patched there. Parameters, buffers, hooks, names,
-    device and the state dict stay as they are, and a module is still an instance of its class;
-    calls in other threads stay right meanwhile. `unpatch` undoes it.
+    Calls of a kind that was not shown to give the same, of a tensor subclass, of another dtype than
+    the weight's, or after a change of an attribute or of the class go to the module's own forward:
+    fuseline.patch_status counts both. Globals that a forward reads are not watched, and x must not
+    be written to before backward, as with torch.nn.LayerNorm. A model that moves to another kind of
+    device is to be patched there. Parameters, buffers, hooks, names, device and the state dict stay
+    as they are, and a module is still an instance of its class; calls in other threads stay right
+    meanwhile. `unpatch` undoes it.
     Raises TypeError (model) or ValueError (impl).
     """
     if not isinstance(model, Module):
@@ -138,13 +141,17 @@ class _Patch:
         return self._proof(module, able, device, fixed) if able else str(reasons[0])
 
     def _proof(self, module: Module, forms: Any, device: torch.device, fixed: Any) -> Proof | str:
-        own = own_class(module)
+        own: Any = own_class(module)
+        try:
+            made = patched_class(own)
+        except Exception as error:  # whatever its metaclass does
+            return f"a subclass of {own.__name__} raises {type(error).__name__}: {error}"
         try:
             key = hash((own, tuple(forms), device, fixed)), own, repr(fixed)
         except TypeError:  # an attribute that may change: no other module is alike
-            return prove(module, own, forms, device)
+            return prove(module, own, made, forms, device)
         if key not in self.proofs:
-            self.proofs[key] = prove(module, own, forms, device)
+            self.proofs[key] = prove(module, own, made, forms, device)
         return self.proofs[key]
 
 

@@ -42,11 +42,15 @@ class Twin:
     """A module's forward on parameters of a probe: the module itself is never written to.
 
     Plain containers among the attributes are copied, so what a forward notes there stays here.
+
+    kind  the class of the twin, on which a forward may depend
     """
 
-    def __init__(self, module: Any, own: type[Module], training: bool) -> None:
+    def __init__(
+        self, module: Any, own: type[Module], training: bool, kind: type[Module] | None = None
+    ) -> None:
         self.own = own
-        self.module: Any = object.__new__(own)
+        self.module: Any = object.__new__(kind or own)
         state = {name: copy.deepcopy(v) if is_plain(v) else v for name, v in vars(module).items()}
         state.pop("_fuseline", None)
         state["training"] = training
@@ -143,6 +147,13 @@ class Probe:
             raise Unlike(f"its forward raises {type(error).__name__} on a probe: {line}") from error
         if gap > 1:
             raise Differs(gap, when)
+
+    def same_strides(self, twin: Twin) -> bool:
+        """Whether the results of the module and of the norm have their dims in one order."""
+        with torch.no_grad():
+            theirs = twin.forward(self.x, self.weight, self.bias)
+            ours = self.form.compute(self.x, self.weight, self.bias)
+        return bool(theirs.stride() == ours.stride())
 
     def _gap(self, twin: Twin, gradients: bool) -> float:
         """Return the largest difference over what rounding explains."""

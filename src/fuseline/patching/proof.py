@@ -47,28 +47,32 @@ class Proof:
     """A form, and the calls in which it was shown to give what the module gives.
 
     square   also where a leading dimension of x is as long as the norm's own
+    strides  also where the dims of x are not in the order of its memory, as of a transposed x:
+             the result has the strides that the module gives it
     missing  which modes and numbers of dimensions are not in `cells`, and why
     """
 
     form: Form
     cells: frozenset[Cell]
     square: bool
+    strides: bool
     missing: tuple[str, ...] = ()
 
 
 def prove(
-    module: Module, own: type[Module], forms: list[Form], device: torch.device
+    module: Module, own: type[Module], made: type[Module], forms: list[Form], device: torch.device
 ) -> Proof | str:
     """Return what was shown of the form that a module has, or why it has none of them.
 
-    own  its class, without ours
+    own   its class, without ours
+    made  its class, with ours, which its own forward may ask for
     """
     errors: list[Unlike] = []
     with neutral(device), _uncompiled():
         for form in forms:
-            trial = _Trial(Twin(module, own, module.training), form, device)
             try:
-                trial.resembles()
+                for kind in (own, made):
+                    _Trial(Twin(module, own, module.training, kind), form, device).resembles()
             except Unlike as error:
                 errors.append(error)
                 continue
@@ -80,7 +84,7 @@ def prove(
 
 def _modes(module: Module, own: type[Module], form: Form, device: torch.device) -> Proof:
     cells: set[Cell] = set()
-    square, missing = True, []
+    square, strides, missing = True, True, []
     for training in (module.training, not module.training):
         mode = "training" if training else "eval"
         trial = _Trial(Twin(module, own, training), form, device)
@@ -92,9 +96,9 @@ def _modes(module: Module, own: type[Module], form: Form, device: torch.device) 
         if len(dims) < len(trial.dims):
             some = " and ".join(str(n) for n in sorted(dims))
             missing.append(f"in {mode} it is the norm of x of {some} dimensions alone")
-        square = square and whole
+        square, strides = square and whole, strides and trial.strides
         cells |= {(*cell, training) for cell in trial.cells(dims)}
-    return Proof(form, frozenset(cells), square, tuple(missing))
+    return Proof(form, frozenset(cells), square, strides, tuple(missing))
 
 
 class _Trial:
@@ -105,6 +109,7 @@ class _Trial:
         self.own_dims = len(form.shape)
         self.long = max(LONG, MOST_OF_LONG // prod(form.shape))
         self.dims = [n for n in DIMS if n >= self.own_dims]
+        self.strides = True
 
     def resembles(self) -> None:
         """Raise unless the module gives the norm for an x."""
@@ -190,6 +195,7 @@ class _Trial:
             try:
                 with torch.inference_mode(layout is None):
                     probe.check(self.twin)
+                    self.strides = self.strides and probe.same_strides(self.twin)
             except Unlike as error:
                 if error.__cause__ is None:  # else a forward that takes contiguous tensors alone
                     raise

@@ -6,6 +6,7 @@ import copy
 import threading
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
@@ -21,6 +22,9 @@ from fuseline.patching.proof import Proof
 
 # Attributes that others keep on a module and that no forward reads.
 BOOKKEEPING = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", "forward"))
+
+# Methods that no forward calls.
+UNCALLED = frozenset(("extra_repr", "reset_parameters"))
 
 # Callables that say what they do by being the same.
 WITHOUT_STATE = (type, FunctionType, BuiltinFunctionType)
@@ -58,6 +62,8 @@ class Serving:
         """Return the norm of x from our kernels, or why it is left to the module's own forward."""
         if type(x) not in PLAIN:
             return f"x is a {type(x).__name__}"
+        if x.is_nested:
+            return "x is a nested tensor"
         device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
         proof = self.proofs.get(device)
         if proof is None:
@@ -78,6 +84,9 @@ class Serving:
         for name, value in self.fixed:
             if not same(getattr(module, name, None), value):
                 return f"its {name} was changed after patch"
+        for name, function in module._methods:
+            if getattr(module._own, name, None) is not function:
+                return f"{name} of its class was changed after patch"
         return None
 
     def count(self, why: str | None) -> None:
@@ -118,13 +127,26 @@ def _unproven(proof: Proof, module: Any, x: Tensor, device: str) -> str | None:
         return f"not proven: x of {x.dim()} dimensions, {x.dtype}{cast}, in {mode}"
     if not proof.square and shape[-1] in x.shape[:-1]:
         return "not proven: a leading dimension of x as long as the norm's own"
+    if not (proof.strides or x.is_contiguous() or _in_order(x)):
+        return "not proven: x whose dims are not in the order of its memory"
     return None
+
+
+def _in_order(x: Tensor) -> bool:
+    """Whether a module that computes element by element gives a contiguous result for x."""
+    strides = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1 and s > 0]
+    return all(a >= b for a, b in pairwise(strides))
 
 
 class Patched(Module):
     """Comes before a module's own class; without a Serving on the instance it changes nothing."""
 
     _fuseline: Serving | None = None
+    _own: type[Module]
+    _methods: tuple[tuple[str, FunctionType], ...] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Leave a hook of the module's own class out: ours is none of the classes it is about."""
 
     def __prepare_scriptable__(self) -> Module:
         if self._fuseline is None:
@@ -145,7 +167,8 @@ def patched_class(own: Any) -> Any:
     """Return the subclass of a module's class whose forward asks the instance's Serving."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        serving: Serving | None = self._fuseline
+        # A method that was bound before unpatch comes here too, when the class is ours no longer.
+        serving: Serving | None = getattr(self, "_fuseline", None)
         if serving is not None:
             compiling = is_compiling()
             if len(args) != 1 or kwargs:
@@ -165,11 +188,24 @@ def patched_class(own: Any) -> Any:
         make, args, *rest = own.__reduce_ex__(self, protocol)
         if type(self) is not made:  # a later class's: its own business, as without us
             return make, args, *rest
-        return _revived, (make, tuple(own if a is made else a for a in args)), *rest
+        make, *args = (own if a is made else a for a in (make, *args))
+        return _revived, (make, tuple(args)), *rest
 
     members = {"forward": forward, "__reduce_ex__": __reduce_ex__, "__module__": own.__module__}
+    members |= {"_own": own, "_methods": methods(own)}
     made = type(f"Fuseline{own.__name__}", (Patched, own), members)
     return made
+
+
+def methods(own: type[Module]) -> tuple[tuple[str, FunctionType], ...]:
+    """Return the functions of a class that its forward may call."""
+    names = {name for kind in own.__mro__ if kind not in Module.__mro__ for name in vars(kind)}
+    found = ((n, getattr(own, n, None)) for n in sorted(names - UNCALLED) if not _dunder(n))
+    return tuple((name, f) for name, f in found if isinstance(f, FunctionType))
+
+
+def _dunder(name: str) -> bool:
+    return name.startswith("__")
 
 
 def _revived(make: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -193,7 +229,9 @@ def _is_made(kind: type[Module]) -> bool:
 def fixed_attributes(module: Module) -> tuple[tuple[str, Any], ...] | str:
     """Return the attributes that a forward may read, or why they cannot be watched."""
     fixed = []
-    for name, value in vars(module).items():
+    kinds = [kind for kind in own_class(module).__mro__ if kind not in Module.__mro__]
+    of_class = {n: v for kind in reversed(kinds) for n, v in vars(kind).items() if is_plain(v)}
+    for name, value in {**of_class, **vars(module)}.items():
         if name in INTERNALS or name in BOOKKEEPING or name.startswith("__"):  # FSDP's
             continue
         if not (is_plain(value) or isinstance(value, WITHOUT_STATE)):
@@ -207,6 +245,7 @@ def install(module: Any, serving: Serving) -> None:
     if not isinstance(module, Patched):
         own: Any = type(module)
         made = patched_class(own)
+        made._methods = methods(own)
         module.__class__ = made
         _rebind(module, own.forward, made.forward)
     vars(module)["_fuseline"] = serving
