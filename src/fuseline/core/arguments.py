@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from numbers import Real
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -125,22 +126,39 @@ def require_eps(op: str, eps: float | None, x: Tensor) -> float:
     """Refuse what is no number >= 0; return eps, that of x's dtype for None."""
     if eps is None:
         return EPS[x.dtype]
-    if not isinstance(eps, (Real, torch.SymFloat)):
-        raise TypeError(f"{op}: eps is a {type(eps).__name__}, expected a float or None")
+    eps = require_number(op, "eps", eps, "a float or None")
     if not eps >= 0.0:
         raise ValueError(f"{op}: eps is {eps}, expected a number >= 0")
-    return eps if isinstance(eps, torch.SymFloat) else float(eps)
+    return eps
 
 
 def require_weight_offset(op: str, offset: float, weight: Tensor | None) -> float:
     """Refuse what is no finite number, and any but 0 where there is no weight; return it."""
-    if not isinstance(offset, (Real, torch.SymFloat)):
-        raise TypeError(f"{op}: weight_offset is a {type(offset).__name__}, expected a float")
+    offset = require_number(op, "weight_offset", offset)
     if not -math.inf < offset < math.inf:
         raise ValueError(f"{op}: weight_offset is {offset}, expected a finite number")
     if weight is None and offset != 0.0:
         raise ValueError(f"{op}: weight_offset is {offset}, expected 0 without a weight")
-    return offset if isinstance(offset, torch.SymFloat) else float(offset)
+    return offset
+
+
+def require_number(op: str, name: str, value: Any, expected: str = "a float") -> float:
+    """Return what torch takes as a float, as one; refuse all else, such as what has a gradient."""
+    came = type(value).__name__
+    if isinstance(value, Tensor):
+        if value.requires_grad:
+            came += " that requires grad"
+        elif value.dim() == 0 and not value.is_complex():
+            value = value.item()
+        else:
+            came += f" of {value.dtype} and shape {tuple(value.shape)}"
+    if not isinstance(value, (Real, torch.SymFloat)):
+        raise TypeError(f"{op}: {name} is a {came}, expected {expected}")
+    number: Any = value
+    try:
+        return number if isinstance(value, torch.SymFloat) else float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def require_exactly(

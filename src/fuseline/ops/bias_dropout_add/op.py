@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from numbers import Real
 from typing import Any, cast
 
 import torch
@@ -58,6 +57,8 @@ def bias_dropout_add(
     implementation that cannot run here) before anything is launched.
     Source: bias_dropout_add of "Unit Test for Fusion".
     """
+    if type(p) is not float and not operator.has_proxy(p):
+        p = arguments.require_number(_NAME, "p", p)
     if isinstance(seed, Tensor) or (training and seed is None):
         tensors = (x, bias, residual, seed)
         if has_torch_function(tensors):  # torch.fx's proxies
@@ -104,8 +105,7 @@ def validate(
 
 
 def _require_draw(x: Tensor, p: float, seed: int | None, seed_tensor: Tensor | None) -> None:
-    if not isinstance(p, (Real, torch.SymFloat)):
-        raise TypeError(f"{_NAME}: p is a {type(p).__name__}, expected a float")
+    p = arguments.require_number(_NAME, "p", p)
     if not 0 <= p <= 1:
         raise ValueError(f"{_NAME}: p is {p}, expected a probability, 0 to 1")
     if seed is not None and not isinstance(seed, (int, torch.SymInt)):

@@ -52,7 +52,8 @@ def log_softmax(
     that cannot run here) before anything is launched.
     Source: torch.log_softmax.
     """
-    if mask is not None or causal is not False or scale != 1.0:
+    scaled = isinstance(scale, Tensor) or scale != 1.0
+    if mask is not None or causal is not False or scaled:
         if operator.has_proxy(x, mask):
             options: Any = {"mask": mask, "causal": causal, "scale": scale}
             return handle_torch_function(log_softmax, (x, mask), x, dim, impl, **options)  # type: ignore[no-any-return]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from numbers import Real
 from typing import Any
 
 import torch
@@ -54,6 +53,8 @@ def masked_softmax(
     implementation that cannot run here) before anything is launched.
     Source: the masked softmax of "Attention Is All You Need" (arXiv:1706.03762).
     """
+    if type(scale) is not float and not operator.has_proxy(scale):
+        scale = arguments.require_number(_NAME, "scale", scale)
     args = (x, mask, causal, scale, log)
     y: Tensor = operator.call(SELECTOR, validate, masked_softmax, impl, *args)
     return y
@@ -73,8 +74,7 @@ def _require(x: Tensor, causal: bool, scale: float, log: bool, name: str = "x") 
             raise TypeError(f"{_NAME}: {flag} is a {type(value).__name__}, expected a bool")
     if causal and x.dim() < 2:
         raise ValueError(f"{_NAME}: {name} has 1 dimension, expected at least 2 with causal")
-    if not isinstance(scale, (Real, torch.SymFloat)):
-        raise TypeError(f"{_NAME}: scale is a {type(scale).__name__}, expected a float")
+    scale = arguments.require_number(_NAME, "scale", scale)
     if not -math.inf < scale < math.inf:
         raise ValueError(f"{_NAME}: scale is {scale}, expected a finite number")
 

@@ -73,7 +73,7 @@ def rms_norm(
             eps = arguments.require_eps("rms_norm", eps, x)
         # Two attributes cost a fifth of `x.device.type`.
         device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
-        if weight_offset == 0.0:
+        if type(weight_offset) is float and weight_offset == 0.0:
             y = SELECTOR.calls[impl, device_type](x, weight, eps)
         else:
             offset = arguments.require_weight_offset("rms_norm", weight_offset, weight)
