@@ -70,6 +70,12 @@ def test_nan_and_inf_stay_in_their_rows(n):
     test_layer_norm.test_nan_and_inf_stay_in_their_rows(n, "cpu", "triton")
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_rows_of_one_element_have_torchs_gradients(dtype):
+    test_layer_norm.test_rows_of_one_element_have_torchs_gradients(dtype, "cpu", "triton")
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("n", LENGTHS)
 def test_an_infinite_weight_gives_infinities(n, dtype):

@@ -165,6 +165,26 @@ def test_nan_and_inf_stay_in_their_rows(n: int, device: str, impl: str) -> None:
 
 
 @pytest.mark.parametrize(("device", "impl"), IMPLS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_rows_of_one_element_have_torchs_gradients(
+    dtype: torch.dtype, device: str, impl: str
+) -> None:
+    """Zero, but for those whose norm is NaN: of NaN, Inf and, without eps, of any."""
+    x = torch.randn(7, 1, dtype=dtype, device=device)
+    x[2], x[5] = float("nan"), float("inf")
+    dy, *parameters = (torch.randn(k, 1, dtype=dtype, device=device).squeeze(0) for k in (7, 1, 1))
+    for rows, eps in (x[[0, 1, 3, 4, 6]], 1e-5), (x, 1e-5), (x, 0.0):
+        leaves = [t.clone().requires_grad_() for t in (rows, *parameters)]
+        ours, native = (
+            torch.autograd.grad(y, leaves, dy[: len(rows)])
+            for y in (fuseline.layer_norm(*leaves, eps, impl), _native(*leaves, eps))
+        )
+        assert all(torch.equal(a.isnan(), b.isnan()) for a, b in zip(ours, native, strict=True))
+        assert not ours[0].nan_to_num(0.0).any()
+        torch.testing.assert_close(ours[2], native[2])
+
+
+@pytest.mark.parametrize(("device", "impl"), IMPLS)
 @pytest.mark.parametrize("n", [130, 1024, 16384, 20001])
 def test_parameters_have_dtypes_of_their_own(n: int, device: str, impl: str) -> None:
     """The gradient of each comes in its dtype, with all its digits."""

@@ -243,13 +243,13 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
     const int count = static_cast<int>(last - row < kGroup ? last - row : kGroup);
     Row<X, C> rows[kGroup];
     for (int r = 0; r < count; ++r) {
-      // One element is its own mean, whatever it is: 0 keeps the roundings of g out of dx.
+      // One element is its own mean: 0 keeps the roundings of g out of dx, and NaN stays NaN.
       rows[r] = {static_cast<const X*>(args.dy) + (row + r) * args.dy_stride,
                  static_cast<const X*>(args.x) + (row + r) * args.x_stride,
                  args.dy_stride,
                  args.x_stride,
                  static_cast<const C*>(args.mean)[row + r],
-                 n == 1 ? 0 : rstd[row + r],
+                 n == 1 ? 0 * rstd[row + r] : rstd[row + r],
                  0};
       if (args.dx) {
         backward_dx(rows[r], w, static_cast<X*>(args.dx) + (row + r) * n, n);

@@ -55,8 +55,8 @@ def bwd_kernel(
             d = d / n_cols - shift * c
             xhat -= shift[:, None]
             if dx_ptr is not None:
-                # One element is its own mean, whatever it is: 0 keeps g's roundings out of dx.
-                scale = tl.where(n_cols > 1, rstd, 0.0)
+                # One element is its own mean: 0 keeps g's roundings out of dx, NaN stays NaN.
+                scale = tl.where(n_cols > 1, rstd, 0.0 * rstd)
                 dx = (g - c[:, None] - xhat * d[:, None]) * scale[:, None]
                 dx_ptrs = places(dx_ptr, rows, n_cols, cols, VEC)
                 tl.store(dx_ptrs, dx.to(dx_ptr.dtype.element_ty), mask)

@@ -71,8 +71,8 @@ struct BwdArgs : Besides<T, KIND> {
   }
   __device__ __forceinline__ Moments<Stat<T>, KIND> moments(int64_t row) const {
     if constexpr (kIsCentred<KIND>) {
-      // One element is its own mean, whatever it is: 0 keeps the roundings of g out of dx.
-      return {n == 1 ? Stat<T>(0) : rstd[row], this->mean[row]};
+      // One element is its own mean: 0 keeps the roundings of g out of dx, and NaN stays NaN.
+      return {n == 1 ? Stat<T>(0) * rstd[row] : rstd[row], this->mean[row]};
     } else {
       return {rstd[row]};
     }
