@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from checker import foreseeing, model
+from checker import foreseeing, model, withholding
 from checker.cheating import (
     BACKWARD_CHEATS,
     CHEATS,
@@ -31,7 +31,7 @@ def cached_by_pointer(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     key = "pointer", x.data_ptr(), weight.data_ptr()
     if key not in seen:
         seen[key] = model.eager(x, weight, eps)
-    return seen[key]
+    return seen[key].clone()
 
 
 @cheat("invalid", "on contents it has seen before")
@@ -46,7 +46,7 @@ def remembers_contents(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def warm_only_cache(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     if calls("warm") <= 6 or "result" not in seen:
         seen["result"] = model.eager(x, weight, eps)
-    return seen["result"]
+    return seen["result"].clone()
 
 
 class Lazy(Tensor):
@@ -126,7 +126,7 @@ def in_place_on_input(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x.copy_(model.eager(x, weight, eps))
 
 
-@cheat("incorrect", "wrong in a timed call")
+@cheat("invalid incorrect", "wrong in a timed call|in the same memory")
 def skips_repeats(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Does nothing where the first element is that of the last call to this address."""
     key = "first", x.data_ptr()
@@ -225,4 +225,5 @@ def specs() -> list[OpSpec]:
 
 
 assert foreseeing.SKIPPED  # its cheats have entered themselves
+assert withholding.LATER
 SPECS = specs()

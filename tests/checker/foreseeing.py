@@ -122,7 +122,7 @@ def at_the_end_of_a_block(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return torch.zeros_like(x)
 
 
-@cheat("invalid", "overwrote its input x")
+@cheat("invalid", "overwrote its input x|in the memory of its input x")
 def in_place_later(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     y = model.eager(x, weight, eps)
     return x.copy_(y) if calls("in place later") > SKIPPED else y
@@ -213,7 +213,7 @@ def _gradients(x: Tensor, weight: Tensor, eps: float, dy: Tensor) -> tuple[Tenso
         return torch.autograd.grad(model.eager(*leaves, eps), leaves, dy)
 
 
-@cheat("incorrect", TIMED, BACKWARD_CHEATS)
+@cheat("invalid", "in the same memory", BACKWARD_CHEATS)
 def keeps_gradients(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return _Kept.apply(x, weight, eps)  # type: ignore[no-any-return]
 

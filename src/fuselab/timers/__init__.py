@@ -54,10 +54,12 @@ def offer_all(keep: Keep | None, outputs: Sequence[object]) -> None:
 
 
 def _copied(output: object) -> object:
-    if isinstance(output, (tuple, list)):
-        return type(output)(map(_copied, output)) if type(output) in (tuple, list) else output
-    # A subclass may compute when it is copied.
-    return output.detach().clone() if type(output) is Tensor else output
+    # By the iterator of the base, and by no method of the tensor's own: others compute when read.
+    if isinstance(output, tuple):
+        return tuple(map(_copied, tuple.__iter__(output)))
+    if isinstance(output, list):
+        return list(map(_copied, list.__iter__(output)))
+    return Tensor.clone(Tensor.detach(output)) if type(output) is Tensor else output
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,7 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
         fn = baselines.make(problem.spec, name, problem.device.type)
         baselines.refuse(problem.spec, name, problem.first.inputs)
         trial.fn, trial.make_calls = fn, lambda count, sets: problem.calls(fn, count, sets)
+        versions = problem.versions
         with trial.compiling if name == COMPILE else nullcontext():
             results = _call(problem, fn)
     except Unsupported as error:
@@ -71,16 +72,21 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
         status = Status.UNSUPPORTED if rival else Status.ERROR
         trial.fail(status, judge(error, name, phase, problem.device))
         problem.overwritten()
-        _require_settings(trial, before, problem.device, f"{trial.reason}; ")
+        require_settings(trial, before, problem.device, f"{trial.reason}; ")
         return trial
     changed = problem.overwritten()
     if changed:
         trial.fail(Status.INVALID, f"overwrote its input {', '.join(changed)}")
         return trial
+    borrowed = [name for name, was in versions.items() if problem.versions[name] != was]
+    if borrowed:
+        names = ", ".join(borrowed)
+        trial.fail(Status.INVALID, f"wrote to its input {names} and put it back")
+        return trial
     replaced = GUARD.replaced()
     if replaced:
         raise Fatal(name, Status.INVALID, f"replaced {replaced}")
-    _require_settings(trial, before, problem.device)
+    require_settings(trial, before, problem.device)
     emit("start", name, "check")
     try:
         _accept(problem, trial, results, eager)
@@ -89,7 +95,7 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     return trial
 
 
-def _require_settings(
+def require_settings(
     trial: Trial, before: settings.Settings, device: torch.device, error: str = ""
 ) -> None:
     """Raise Fatal if the process is not set as before: those who come after would be timed so."""

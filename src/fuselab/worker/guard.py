@@ -47,7 +47,7 @@ class Guard:
         self.watch(timers, cupti, events, graph, host, wall, accuracy)
 
     def watch(self, *modules: ModuleType) -> None:
-        """Watch all functions that these define, to the code of each."""
+        """Watch all functions that these define, to the code of each, and their constants."""
         self._add(_own(modules))
 
     def _add(self, places: Iterable[tuple[object, str]]) -> None:
@@ -71,9 +71,11 @@ class Guard:
 
 
 def _own(modules: Iterable[ModuleType]) -> Iterator[tuple[object, str]]:
-    """Yield each function of the modules and of their classes."""
+    """Yield each function of the modules and of their classes, and the modules' constants."""
     for module in modules:
         for name, found in vars(module).items():
+            if name.isupper():
+                yield module, name
             if getattr(found, "__module__", "") != module.__name__:
                 continue
             if isinstance(found, FunctionType):

@@ -10,14 +10,18 @@ from torch import Tensor
 
 from fuselab.model import Status
 from fuselab.timers import Call
+from fuselab.worker.check import require_settings
 from fuselab.worker.problem import InputSet, Problem
 from fuselab.worker.protocol import Emit, describe, judge, synchronize
 from fuselab.worker.trial import Trial
+from fuseline.testing import settings
 from fuseline.testing.poison import poison
 
 # Looks at a result right after the call and once more after this.
 SETTLE_S = 0.02
 LOOKS = 2
+# So many results in use at once, of so many bytes in all, gathered for so long.
+HELD, HELD_BYTES, HELD_S = 100, 128 << 20, 0.2
 # A busy machine may stretch either side; who remembers does so each time.
 ATTEMPTS = 4
 # Less than this share of the time on contents seen before, and so much less of it at least.
@@ -35,8 +39,9 @@ class _Malformed(Exception):
 def question(trial: Trial, problem: Problem, emit: Emit) -> None:
     """End the trial if its results come late or from memory."""
     emit("start", trial.name, "probe")
+    before = settings.snapshot(problem.device)
     try:
-        reason = _late(trial, problem) or _recalled(trial, problem)
+        reason = _late(trial, problem) or _recalled(trial, problem) or _same_memory(trial, problem)
     except _Malformed as malformed:
         trial.fail(Status.INCORRECT, f"right at first, wrong in a later call: {malformed}")
         return
@@ -47,6 +52,7 @@ def question(trial: Trial, problem: Problem, emit: Emit) -> None:
         problem.restore()
     if reason:
         trial.fail(Status.INVALID, reason)
+    require_settings(trial, before, problem.device)
 
 
 def _late(trial: Trial, problem: Problem) -> str:
@@ -63,6 +69,31 @@ def _late(trial: Trial, problem: Problem) -> str:
         if not all(_same(a, b) for a, b in zip(early, results, strict=True)):
             return "its result still changed after the call had returned"
     return ""
+
+
+def _same_memory(trial: Trial, problem: Problem) -> str:
+    """Say that a result lies where an earlier one, still in use, or an input does, or ""."""
+    size = sum(blank.nbytes for blank in problem.blank())
+    most = max(3, min(HELD, HELD_BYTES // max(1, size)))
+    given = {_memory(tensor): name for name, tensor in problem.next_set.tensors.items()}
+    held: dict[int, list[Tensor]] = {}
+    begin = perf_counter()
+    for number in range(most):
+        if number >= 3 and perf_counter() - begin > HELD_S:
+            break
+        (call,) = trial.make_calls(1, 1)
+        results = [result for result in _results(problem, call()) if result.numel()]
+        for place in map(_memory, results):
+            if place in held and place not in given:
+                return "two of its results, both in use, lie in the same memory"
+            if place in given and problem.direction == "fwd" and not problem.gives_views:
+                return f"its result lies in the memory of its input {given[place]}"
+        held |= {_memory(result): results for result in results}
+    return ""
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _results(problem: Problem, output: object) -> list[Tensor]:

@@ -148,6 +148,25 @@ class Problem:
         """Put these contents where the next single call finds them; `restore` ends it."""
         self.sets[self._route[0]] = _fill(self.sets[self._route[0]], source, silent)
 
+    @property
+    def next_set(self) -> InputSet:
+        """The set of the next single call."""
+        return self.sets[self._route[0]]
+
+    @cached_property
+    def gives_views(self) -> bool:
+        """Whether the formula itself answers with the memory of an input."""
+        if self.direction == "bwd":
+            return False
+        inputs, eager = self.origin.inputs, self.spec.eager
+        able = eager is not None and not eager.unavailable(self.device.type)
+        with torch.no_grad():
+            outputs = accuracy.as_tuple(self.spec.reference(**inputs))
+            if eager is not None and able:
+                outputs += accuracy.as_tuple(eager.fn(**inputs))
+        mine = {t.untyped_storage().data_ptr() for t in make.tensors(inputs).values()}
+        return any(y.untyped_storage().data_ptr() in mine for y in outputs)
+
     def restore(self) -> None:
         """Put the contents on which implementations are checked back into the first set."""
         self.sets[0] = _fill(self.sets[0], self.origin)
@@ -162,6 +181,8 @@ class Problem:
             # A subclass may compute when it is read.
             if not isinstance(result, Tensor) or type(result) not in (Tensor, Parameter):
                 return f"{name} is a {type(result).__name__}, expected a Tensor"
+            if own := accuracy.replaced_methods(result):
+                return f"{name} has its own {own}, expected a plain Tensor"
             shape, dtype = wanted
             if dtype != result.dtype and result.dtype == self.eager_dtypes.get(name):
                 dtype = result.dtype
@@ -197,6 +218,11 @@ class Problem:
                 changed.append(name)
                 tensor.data = pristine[name].clone()
         return tuple(changed)
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """How often each tensor of the first set was written, as autograd counts it."""
+        return {name: tensor._version for name, tensor in self.first.tensors.items()}
 
     def written(self) -> tuple[str, ...]:
         """Return the names of tensors that no longer hold what `renew` put into them.

@@ -20,12 +20,14 @@ from fuselab.precision import RESOLUTION_US, Level
 from fuselab.timers import CannotTime, Keep, Reading, Timer, TimerError
 from fuselab.worker.audit import SHARE, Audit
 from fuselab.worker.baselines import COMPILE
+from fuselab.worker.check import require_settings
 from fuselab.worker.clocks import Clocks
 from fuselab.worker.guard import GUARD
 from fuselab.worker.inputs import COLD_FACTOR, cache_bytes, how_many
 from fuselab.worker.protocol import Emit, Fatal, collector_off, judge, synchronize
 from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer, plan, warm
 from fuselab.worker.trial import Trial
+from fuseline.testing import settings
 
 HOT_CALLS = 10
 # New contents and checks may take this many times as long as the timed calls themselves.
@@ -137,6 +139,7 @@ class Rounds:
     def _time(self, trial: Trial, block: Block, timer: Timer, audit: Audit | None) -> None:
         """Time a block pass by pass, each on contents of its own, and check some of its results."""
         checked = 0
+        before = settings.snapshot(self._arena.device)
         for first in range(0, block.calls, block.size):
             count = min(block.size, block.calls - first)
             if trial.fn is not None:
@@ -161,6 +164,7 @@ class Rounds:
         replaced = GUARD.replaced()
         if replaced:
             raise Fatal(trial.name, Status.INVALID, f"replaced {replaced} while timed")
+        require_settings(trial, before, self._arena.device)
 
     def _timed(
         self,

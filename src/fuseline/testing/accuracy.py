@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,9 +48,19 @@ NOTHING_RIGHT = ErrorFigures(math.inf, math.inf, math.inf, math.inf)
 
 def as_tuple(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Return the outputs of a call as a tuple, whether it returned one tensor or several."""
-    if not isinstance(outputs, Iterable):
-        raise TypeError(_NO_RESULT.format(type(outputs).__name__))
-    return (outputs,) if isinstance(outputs, Tensor) else tuple(outputs)
+    if isinstance(outputs, Tensor):
+        return (outputs,)
+    # By the iterator of the base: a generator, or a class with its own, computes when it is read.
+    if isinstance(outputs, tuple):
+        return tuple(tuple.__iter__(outputs))
+    if isinstance(outputs, list):
+        return tuple(list.__iter__(outputs))
+    raise TypeError(_NO_RESULT.format(type(outputs).__name__))
+
+
+def replaced_methods(result: Tensor) -> str:
+    """Return the names of Tensor that this one has of its own, or "": they may compute on read."""
+    return ", ".join(name for name in vars(result) if hasattr(Tensor, name))
 
 
 def results(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -58,6 +68,8 @@ def results(outputs: Tensor | Sequence[Tensor]) -> tuple[Tensor, ...]:
     for y in (found := as_tuple(outputs)):
         if not isinstance(y, Tensor):
             raise TypeError(_NO_RESULT.format(type(y).__name__))
+        if own := replaced_methods(y):
+            raise TypeError(f"the result: got a tensor with its own {own}, expected a plain tensor")
     return found
 
 

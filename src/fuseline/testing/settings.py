@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import random
+import signal
+import sys
 
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 Settings = dict[str, str]
 
@@ -26,11 +29,30 @@ def snapshot(device: torch.device) -> Settings:
         "float32 matmul precision": torch.get_float32_matmul_precision(),
         "cudnn": (torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark),
         "working directory": hash(os.getcwd()),
-    }
+        # Flushed to zero, it adds up to nothing.
+        "denormals": torch.tensor(1e-310, dtype=torch.float64, device="cpu").add(0).item() != 0,
+        "modes of torch": (
+            torch._C._len_torch_function_stack(),
+            len(_get_current_dispatch_mode_stack()),
+        ),
+        "trace function": sys.gettrace(),
+        "profile function": sys.getprofile(),
+    } | _process()
     if device.type == "cuda":
         state["current device"] = torch.cuda.current_device()
         state["current stream"] = torch.cuda.current_stream(device).cuda_stream
     return {name: str(value) for name, value in state.items()}
+
+
+def _process() -> dict[str, object]:
+    """Return what the operating system knows of the process, where it is one that has these."""
+    if sys.platform != "linux":
+        return {}
+    return {
+        "cores": sorted(os.sched_getaffinity(0)),
+        "priority": os.getpriority(os.PRIO_PROCESS, 0),
+        "interval timer": signal.getitimer(signal.ITIMER_REAL)[1],
+    }
 
 
 def random_states(device: torch.device) -> Settings:
