@@ -33,12 +33,13 @@ demo: $(STAMP)/lab
 	$(PY) -m fuselab report $(OUT)
 
 # These two would suffer from a process beside them. The others' threads do not spin while they wait:
-# those of two processes on two processors would take five times as long. Files come by name: by
-# their number of tests, the few long ones would come last, one processor without work.
+# those of several processes on two processors would take five times as long. Three processes, since
+# one mostly waits for a child or a time to be up. Files come by name: by their number of tests, the
+# few long ones would come last, with one processor at work.
 ALONE := tests/lab/test_caches.py tests/checker/test_cheats.py
 
 test: $(STAMP)/dev
-	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 2 --dist loadfile \
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 3 --dist loadfile \
 	  --no-loadscope-reorder $(ALONE:%=--ignore=%)
 	$(PY) -m pytest -m "not gpu and not long" $(ALONE)
 
