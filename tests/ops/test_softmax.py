@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -84,6 +86,37 @@ def test_hard_columns(name: str, inner: int, device: str, impl: str) -> None:
 def test_a_long_column_of_like_terms(name: str, device: str, impl: str) -> None:
     columns = torch.full((1_000_003, 3), -0.3, device=device)
     keeps_the_budget(name, columns.T.contiguous(), impl, columns)
+
+
+def peak_bytes(fn) -> int:
+    """Return what resident memory grows by at its highest while fn runs."""
+
+    def status(field: str) -> int:
+        return 1024 * int(
+            re.findall(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0]
+        )
+
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is what there is now
+    before = status("VmRSS")
+    fn()
+    return status("VmHWM") - before
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").is_file(), reason="a peak by Linux")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("shape", "dim"), [((1 << 25,), 0), ((1 << 24, 2), 0)])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_huge_row_takes_no_more_memory_than_its_result(name, shape, dim, dtype) -> None:
+    x = torch.randn(shape).to(dtype)
+    assert peak_bytes(lambda: getattr(fuseline, name)(x, dim, impl="cpu")) < x.nbytes + (16 << 20)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_too_long_to_keep_their_exponentials(name, dtype) -> None:
+    rows = (4 * torch.randn(2, (1 << 22) + 5)).to(dtype)
+    keeps_the_budget(name, rows, "cpu")
+    keeps_the_budget(name, rows, "cpu", rows.T.contiguous())
 
 
 @pytest.mark.parametrize(("device", "impl"), IMPLS)

@@ -70,13 +70,16 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
 template <class X>
 void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
-  softmax::each_strip<C, 1>(
+  softmax::each_strip_or_again<C>(
       a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
-        const auto m = s.read_max(0, softmax::x_at<X>(a, slice, column), a.x_step);
-        const auto log =
-            s.sum([&](int64_t row, int k) { return vexp<C>(s.at(0, row)[k] - m.of[k]); }, vlog);
+        const X* const x = softmax::x_at<X>(a, slice, column);
+        const auto m = s.read_max(0, x, a.x_step);
+        const auto shifted = [&](int64_t row, int k) {
+          return s.read_before(x, a.x_step, row, k) - m.of[k];
+        };
+        const auto log = s.sum([&](int64_t row, int k) { return vexp<C>(shifted(row, k)); }, vlog);
         s.write(softmax::y_at<X>(a, slice, column), a.inner,
-                [&](int64_t row, int k) { return (s.at(0, row)[k] - m.of[k]) - log.of[k]; });
+                [&](int64_t row, int k) { return shifted(row, k) - log.of[k]; });
       });
 }
 

@@ -56,7 +56,7 @@ double sum_blocks(int64_t first, int64_t last, const Term& term) {
 
 // Inlines what a short row needs, for which a call would cost as much as the sum.
 template <class C, class Term>
-inline double sum_row(int64_t n, const Term& term) {
+__attribute__((always_inline)) inline double sum_row(int64_t n, const Term& term) {
   return n <= kBlock<C> ? sum_block<C>(0, n, term) : sum_blocks<C>(0, n, term);
 }
 

@@ -30,9 +30,10 @@ inline Vector<C> narrow(const Vector<double>* parts) {
 // K vectors of columns by n rows, a row at a time, and PLANES planes of them that the caches hold,
 // for what is computed once and used again: rows that lie far apart fall into few sets of the
 // caches. Columns that are not there hold anything.
-template <class C, int K>
+template <class C, int K, int PLANES>
 class Strip {
  public:
+  static constexpr bool kKeeps = PLANES > 0;
   static constexpr int64_t kWidth = K * kLanes<C>;
   using Row = Across<C, K>;
 
@@ -59,12 +60,15 @@ class Strip {
                             : load<C>(from, Short{static_cast<int>(columns_)});
   }
 
-  // Fills a plane; seen(k, vector) sees each.
+  // Fills a plane, if there are any; seen(k, vector) sees each.
   template <class X, class Seen>
   void read(int plane, const X* x, int64_t step, const Seen& seen) const {
     for (int64_t row = 0; row < n_; ++row) {
-      Vector<C>* const to = at(plane, row);
-      for (int k = 0; k < K; ++k) seen(k, to[k] = vector(x, step, row, k));
+      for (int k = 0; k < K; ++k) {
+        const Vector<C> v = vector(x, step, row, k);
+        if constexpr (kKeeps) at(plane, row)[k] = v;
+        seen(k, v);
+      }
     }
   }
   template <class X>
@@ -73,6 +77,16 @@ class Strip {
     for (auto& m : max.of) m = Vector<C>{} + kLeast<C>;
     read(plane, x, step, [&](int k, const Vector<C>& v) { max.of[k] = larger<C>(v, max.of[k]); });
     return max;
+  }
+
+  // What read() saw, kept or read again.
+  template <class X>
+  Vector<C> read_before(const X* x, int64_t step, int64_t row, int k) const {
+    if constexpr (kKeeps) {
+      return at(0, row)[k];
+    } else {
+      return vector(x, step, row, k);
+    }
   }
 
   // of(the sum of term(row, k)), in fp64, rounded.
@@ -143,27 +157,40 @@ class Strip {
 // of(strip, slice, column) for the strips of the blocks of columns [first, last): as wide as their
 // planes fit a processor's own cache, and one vector wide at the end of a block, where the last one
 // is moved back to end with it. What that makes again is the same: a column knows of no other.
-template <class C, int PLANES, class Of>
+template <class C, int PLANES, bool WIDE = true, class Of>
 void each_strip(int64_t n, int64_t inner, int64_t first, int64_t last, const Of& of) {
   constexpr int64_t kN = kLanes<C>, kCached = 512 << 10;
   constexpr int kWide = kColumns / kN > 4 ? 4 : kColumns / kN;
-  const bool wide = n * kWide * kN * PLANES * static_cast<int64_t>(sizeof(C)) <= kCached;
+  const bool wide = WIDE && n * kWide * kN * PLANES * static_cast<int64_t>(sizeof(C)) <= kCached;
   const Scratch<C> scratch(PLANES, n * kN * (wide ? kWide : 1));
   const int64_t blocks = inner < kColumns ? 1 : inner / kColumns;
   for (int64_t block = first; block < last; ++block) {
     const int64_t slice = block / blocks, begin = block % blocks * kColumns;
     const int64_t end = block % blocks == blocks - 1 ? inner : begin + kColumns;
     int64_t i = begin;
-    if (wide) {
-      for (; i + kWide * kN <= end; i += kWide * kN) {
-        of(Strip<C, kWide>(scratch, n, kWide * kN), slice, i);
+    if constexpr (WIDE) {
+      for (; wide && i + kWide * kN <= end; i += kWide * kN) {
+        of(Strip<C, kWide, PLANES>(scratch, n, kWide * kN), slice, i);
       }
     }
     for (; i < end; i += kN) {
       if (i + kN > end && end - begin >= kN) i = end - kN;
-      of(Strip<C, 1>(scratch, n, end - i < kN ? end - i : kN), slice, i);
+      of(Strip<C, 1, PLANES>(scratch, n, end - i < kN ? end - i : kN), slice, i);
     }
   }
+}
+
+// The same with one plane, or none where it would take more than kMostKept: then `of` reads again.
+// On its own, so that the compiler inlines what shorter columns need.
+template <class C, class Of>
+__attribute__((noinline)) void each_strip_again(int64_t n, int64_t inner, int64_t first,
+                                                int64_t last, const Of& of) {
+  each_strip<C, 0, false>(n, inner, first, last, of);
+}
+template <class C, class Of>
+void each_strip_or_again(int64_t n, int64_t inner, int64_t first, int64_t last, const Of& of) {
+  if (n * kVectorBytes > kMostKept) return each_strip_again<C>(n, inner, first, last, of);
+  each_strip<C, 1>(n, inner, first, last, of);
 }
 
 // The places of a strip in a forward's tensors.

@@ -21,6 +21,9 @@ constexpr int64_t padded(int64_t n) {
   return (n + kLanes<C> - 1) / kLanes<C> * kLanes<C>;
 }
 
+// The most bytes that a thread keeps of what it could also compute again.
+constexpr int64_t kMostKept = 16 << 20;
+
 // Rows of C for what is computed once and used again: a thread's own, which its caches hold.
 template <class C>
 class Scratch {
@@ -63,7 +66,7 @@ inline C largest_lane(const Lanes<C, N>& v) {
 
 // A NaN is passed over, or not: what is made of it is NaN all the same.
 template <class C, class X>
-inline C max_row(const X* x, int64_t n) {
+__attribute__((always_inline)) inline C max_row(const X* x, int64_t n) {
   constexpr int64_t kN = kLanes<C>;
   Vector<C> a = Vector<C>{} + kLeast<C>, b = a, c = a, d = a;
   int64_t i = 0;
@@ -88,8 +91,9 @@ inline const X* next_row(const X* x, int64_t stride, int64_t n) {
 // The sum of exp(x - m), each vector of which is handed to keep(i, e, part). Exponentials keep the
 // processor busy, so the next row and the result's lines are prefetched meanwhile.
 template <class C, class X, class Keep>
-inline double sum_exp(const X* x, C m, int64_t n, const X* next, const X* y, const Keep& keep) {
-  return sum_row<C>(n, [=](int64_t i, auto part) {
+__attribute__((always_inline)) inline double sum_exp(const X* x, C m, int64_t n, const X* next,
+                                                     const X* y, const Keep& keep) {
+  return sum_row<C>(n, [=](int64_t i, auto part) __attribute__((always_inline)) {
     __builtin_prefetch(next + i);
     __builtin_prefetch(y + i, 1);
     const Vector<C> e = vexp<C>(load_or_least<C>(x + i, part) - m);
@@ -100,13 +104,14 @@ inline double sum_exp(const X* x, C m, int64_t n, const X* next, const X* y, con
 
 // The same, kept in e.
 template <class C, class X>
-inline double exp_row(const X* x, C m, C* e, int64_t n, const X* next, const X* y) {
+__attribute__((always_inline)) inline double exp_row(const X* x, C m, C* e, int64_t n,
+                                                     const X* next, const X* y) {
   return sum_exp<C>(x, m, n, next, y,
                     [=](int64_t i, const Vector<C>& v, auto part) { store<C>(e + i, v, part); });
 }
 
 template <class C, class Y>
-inline void scale_row(const C* e, Y* y, int64_t n, C scale) {
+__attribute__((always_inline)) inline void scale_row(const C* e, Y* y, int64_t n, C scale) {
   each_vector<C>(
       n, [=](int64_t i, auto part) { store<C>(y + i, load<C>(e + i, part) * scale, part); });
 }
