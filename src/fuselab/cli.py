@@ -198,7 +198,8 @@ def run(
     if isolate and timer not in (None, ISOLATED):
         raise click.UsageError(f"--isolate times from outside of the process, got --timer {timer}")
     if suite != SUITE and (seed, cells) != (None, None):
-        raise click.UsageError(f"--seed and --cells are of --suite {SUITE}, got --suite {suite}")
+        got = f"--suite {suite}" if suite else "no suite"
+        raise click.UsageError(f"--seed and --cells are of --suite {SUITE}, got {got}")
     filters = Filters(
         *(suite, impls, dtypes, cases, directions),
         precision=precision or "",

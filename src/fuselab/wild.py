@@ -48,6 +48,9 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "experts": (8, 16, 60, 64, 128, 160, 256, 384),
 }
 EXAMPLE = "wild:16x577x12.dim1@gap3.offset1"
+# By rank, of 20 problems.
+_OFTEN = {1: 1, 2: 14, 3: 3, 4: 2}
+RANKS = tuple(_OFTEN)
 _RANKS = {"transposed": 2, "expanded": 2, "permuted": 4}
 _DTYPES = {"bfloat16": 8, "float16": 5, "float32": 8, "float64": 2}
 _BYTES = {"float64": 8, "float32": 4}
@@ -134,11 +137,13 @@ def draw(
     directions: Sequence[str],
     *,
     dims: bool,
+    ranks: Sequence[int] = RANKS,
     rows_of: Sequence[tuple[int, ...]] = (),
 ) -> tuple[Drawn, ...]:
     """Return so many different problems of an operator; the same for the same arguments.
 
     dims     whether it takes a dim
+    ranks    how many dimensions its tensors may have
     rows_of  the shapes that one row may have, where not any
     """
     random_ = random.Random(f"{SUITE} {op} {seed}")
@@ -149,7 +154,7 @@ def draw(
             break
         dtype = random_.choices(dtypes, weights)[0]
         most = MOST_BYTES // _BYTES.get(dtype, 2)
-        shape = _rows(random_, rows_of, most) if rows_of else _shape(random_, dims, most)
+        shape = _rows(random_, rows_of, most) if rows_of else _shape(random_, dims, most, ranks)
         found[Drawn(shape, dtype, random_.choice(directions))] = None
     return tuple(found)
 
@@ -160,12 +165,12 @@ def _rows(random_: random.Random, rows_of: Sequence[tuple[int, ...]], most: int)
     return Shape((rows, *row), None, _draw_layout(random_, 1 + len(row)))
 
 
-def _shape(random_: random.Random, dims: bool, most: int) -> Shape:
+def _shape(random_: random.Random, dims: bool, most: int, ranks: Sequence[int]) -> Shape:
     columns = most + 1
     while columns > most:
         columns = _columns(random_)
     rows = _log_uniform(random_, max(1, min(MOST_ROWS, most // columns)))
-    sizes = _split(random_, rows, columns)
+    sizes = _split(random_, rows, columns, ranks)
     along = random_.randrange(len(sizes)) if dims and random_.random() < 0.25 else None
     # The long dim is as often the one that the operator works along.
     if along is not None and random_.random() < 0.5:
@@ -187,9 +192,11 @@ def _columns(random_: random.Random) -> int:
     return _prime(_log_uniform(random_, MOST_COLUMNS // 2))
 
 
-def _split(random_: random.Random, rows: int, columns: int) -> tuple[int, ...]:
-    """Return the shape of about so many rows: mostly of rank 2, now and then 1, 3 or 4."""
-    rank = random_.choices((1, 2, 3, 4), (1, 14, 3, 2))[0]
+def _split(
+    random_: random.Random, rows: int, columns: int, ranks: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the shape of about so many rows: of rank 2 rather than of another."""
+    rank = random_.choices(ranks, [_OFTEN[rank] for rank in ranks])[0]
     if rank == 1:
         return (columns,)
     outer = [_log_uniform(random_, max(1, round(rows ** (1 / 2)))) for _ in range(rank - 2)]

@@ -12,6 +12,7 @@ from fuseline.testing import (
     Case,
     ErrorFigures,
     accuracy,
+    chunks,
     errors,
     make_dys,
     over_budget,
@@ -139,7 +140,7 @@ def test_chunks_give_the_figures_of_the_whole(dtype, monkeypatch):
         calls.append(given["x"].numel())
         return model.reference(**given)
 
-    monkeypatch.setattr(accuracy, "CPU_CHUNK_ELEMENTS", 40)
+    monkeypatch.setattr(chunks, "CPU_CHUNK_ELEMENTS", 40)
     spec = replace(SPEC, reference=counted)
     parts = errors(spec, inputs, "fwd", outputs), errors(spec, inputs, "bwd", results, dys)
     assert max(calls) <= 40

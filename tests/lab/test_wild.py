@@ -165,6 +165,21 @@ def test_an_operator_without_a_shape_keeps_its_rows_in_other_numbers():
     assert inputs["by"].tolist() == [2.0] * 4
 
 
+def test_tensors_have_as_many_dims_as_those_of_the_cases():
+    cases = (Case("a", {"shape": (3, 4)}), Case("b", {"shape": (5, 6)}))
+    of_two = OpSpec(**{**vars(SPEC), "cases": cases})
+    assert wild_inputs.ranks(of_two) == (2,)
+    assert wild_inputs.ranks(table.load()["softmax"]) == wild.RANKS
+    drawn = wild.draw("halve", 1, 50, ["float32"], ["fwd"], dims=False, ranks=(2,))
+    assert {len(one.shape.sizes) for one in drawn} == {2}
+
+
+def test_a_dim_of_an_operator_without_one_is_refused(tmp_path, capsys):
+    arguments = ["run", "rms_norm", "--case", "wild:4x5.dim0", "--out", str(tmp_path)]
+    assert command(arguments) == 2
+    assert "expected no dim: rms_norm takes none" in capsys.readouterr().err
+
+
 def test_an_operator_without_rows_has_none():
     with pytest.raises(WildError, match="'halve': row_inputs: got none"):
         wild_inputs.rows_of(OpSpec(**{**vars(SPEC), "row_inputs": ()}))
@@ -196,6 +211,7 @@ def test_a_problem_by_its_name_alone(tmp_path, capsys):
     [
         (["--seed", "3"], "--suite wild"),
         (["--suite", "wild", "--cells", "0"], "--cells"),
+        (["--cells", "3"], "got no suite"),
         (["--case", "wild:3x5@sideways"], "expected wild:SHAPE[.dimD][@LAYOUT]"),
         (["--suite", "wild", "--dtype", "int8"], "dtype"),
     ],

@@ -41,6 +41,20 @@ def twice(self: Any, x: Tensor) -> Tensor:
     return x * 2.0
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_helper_replaced_on_the_instance_ends_the_proof(compiled: bool) -> None:
+    norm, x = Norm(), torch.randn(5, C)
+    own = copy.deepcopy(norm)
+    fuseline.patch(norm)
+    call = torch.compile(norm, backend="eager", fullgraph=True) if compiled else norm
+    torch.testing.assert_close(call(x), own(x))
+    for module in (norm, own):
+        vars(module)["normed"] = lambda x: 2.0 * x
+    torch.testing.assert_close(call(x), own(x))
+    if not compiled:
+        assert "its normed was replaced after patch" in str(fuseline.patch_status(norm))
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("factor", 3.0), ("forward", twice), ("normed", twice)]
 )

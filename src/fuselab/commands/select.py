@@ -101,6 +101,7 @@ def _wild(spec: OpSpec, whole: OpRow, filters: Filters) -> Iterator[OpRow]:
     """Yield a row for each wild problem: those named, and those that the seed draws."""
     for name in filters.cases:
         if name.startswith(wild.PREFIX):
+            specs.case(spec, name)  # refuses what the operator cannot have
             yield _with_case(whole, wild.parse(name))
     if filters.suite == wild.SUITE:
         check_names([whole], replace(filters, suite=None, impls=(), cases=()))
@@ -109,6 +110,7 @@ def _wild(spec: OpSpec, whole: OpRow, filters: Filters) -> Iterator[OpRow]:
             kept(whole.dtypes, dtype_names(filters.dtypes)),
             kept(whole.directions, filters.directions),
             dims=wild_inputs.takes_dim(spec),
+            ranks=wild_inputs.ranks(spec),
             rows_of=wild_inputs.rows_of(spec),
         )
         for one in drawn:

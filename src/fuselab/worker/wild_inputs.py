@@ -23,6 +23,16 @@ def takes_dim(spec: OpSpec) -> bool:
     return "dim" in (spec_fields.parameters(spec.reference) or ())
 
 
+def ranks(spec: OpSpec) -> tuple[int, ...]:
+    """Return how many dimensions the operator's tensors may have: those of its cases, 4 at most.
+
+    One whose cases have several takes any.
+    """
+    shapes = (case.args.get(SHAPE) for case in spec.cases)
+    found = {len(shape) for shape in shapes if isinstance(shape, (tuple, list))}
+    return wild.RANKS if len(found) > 1 else tuple(found.intersection(wild.RANKS)) or wild.RANKS
+
+
 def rows_of(spec: OpSpec) -> tuple[tuple[int, ...], ...]:
     """Return the shapes that one row of the operator may have; none where it may have any.
 
@@ -43,6 +53,8 @@ def rows_of(spec: OpSpec) -> tuple[tuple[int, ...], ...]:
 def problem(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
     """Return the case of that name, and the spec with what makes its inputs."""
     shape = wild.parse(name)
+    if shape.dim is not None and not takes_dim(spec):
+        raise WildError(f"case: got {name!r}, expected no dim: {spec.name} takes none")
     own = _template(spec)
     free = SHAPE in own.args
     if free:

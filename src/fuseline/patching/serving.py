@@ -47,6 +47,8 @@ class Serving:
         self, impl: str, proofs: dict[str, Proof | str], fixed: tuple[tuple[str, Any], ...]
     ) -> None:
         self.impl, self.proofs, self.fixed = impl, proofs, fixed
+        # What is bound to the instance by others who keep the class's own there, as hooks do.
+        self._fixed_names = BOOKKEEPING.union(name for name, _ in fixed)
         self.served = 0
         self.own: dict[str, int] = {}
 
@@ -87,6 +89,9 @@ class Serving:
         for name, function in module._methods:
             if getattr(module._own, name, None) is not function:
                 return f"{name} of its class was changed after patch"
+            bound = getattr(module, name, None)
+            if getattr(bound, "__func__", bound) is not function and name not in self._fixed_names:
+                return f"its {name} was replaced after patch"
         return None
 
     def count(self, why: str | None) -> None:

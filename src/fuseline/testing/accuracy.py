@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from fuseline.core.spec import Budget, Direction, Inputs, OpSpec
+from fuseline.testing.chunks import chunks
 
-CHUNK_ELEMENTS = 1 << 24
-CPU_CHUNK_ELEMENTS = 1 << 19  # temporaries for its caches; the checker's crowd comes in one
 LONGDOUBLE_ELEMENTS = 1 << 18
 
 # A result this wrong, relative to its size, is no yardstick for others.
@@ -137,7 +136,7 @@ def errors(
         return _errors_longdouble(spec, inputs, direction, results, dys)
     tallies: dict[str, _Tally] = {}
     summed: dict[str, Tensor] = {}
-    for part in _chunks(spec, inputs, results, dys):
+    for part in chunks(spec, inputs, results, dys):
         for name, ref in oracle(spec, part.inputs, direction, part.dys).items():
             if part.whole or direction == "fwd" or name in spec.row_inputs:
                 added = _added(spec, part.inputs, name)
@@ -267,48 +266,6 @@ def ulp(ref: Tensor, dtype: torch.dtype) -> Tensor:
     exponent = torch.frexp(ref).exponent - 1
     power = torch.ldexp(torch.ones_like(ref), exponent).clamp(min=info.tiny)
     return info.eps * torch.where(ref == 0, info.tiny, power)
-
-
-@dataclass(frozen=True)
-class _Part:
-    inputs: Inputs
-    results: Mapping[str, Tensor]
-    dys: tuple[Tensor, ...] | None
-    whole: bool
-
-
-def _chunks(
-    spec: OpSpec,
-    inputs: Inputs,
-    results: Mapping[str, Tensor],
-    dys: tuple[Tensor, ...] | None,
-) -> Iterator[_Part]:
-    """Return the case as it is where it is small or has no rows, else slices of its rows."""
-    rowed = {n: inputs[n] for n in spec.row_inputs if isinstance(inputs.get(n), Tensor)}
-    leads = {t.shape[: t.dim() - spec.row_ndim] for t in rowed.values()}
-    largest = max((t.numel() for t in rowed.values()), default=0)
-    lead = leads.pop() if len(leads) == 1 else torch.Size()
-    per_row = {**results, **{f"dy{i}": dy for i, dy in enumerate(dys or ())}}
-    shared = set(inputs) - set(rowed)
-    sliced = {n: t for n, t in per_row.items() if n not in shared}
-    odd = bool(leads) or any(t.shape[: len(lead)] != lead for t in sliced.values())
-    on_cpu = any(t.is_cpu for t in rowed.values())
-    most = CPU_CHUNK_ELEMENTS if on_cpu else CHUNK_ELEMENTS
-    if odd or largest <= most:
-        yield _Part(inputs, results, dys, whole=True)
-        return
-    rows = math.prod(lead)
-    step = max(1, most * rows // largest)
-    flat_inputs = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in rowed.items()}
-    flat = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in sliced.items()}
-    for start in range(0, rows, step):
-        cut = slice(start, start + step)
-        yield _Part(
-            {**inputs, **{n: t[cut] for n, t in flat_inputs.items()}},
-            {n: flat[n][cut] for n in results if n in flat},
-            None if dys is None else tuple(flat[f"dy{i}"][cut] for i in range(len(dys))),
-            whole=False,
-        )
 
 
 def oracle(

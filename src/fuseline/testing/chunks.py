@@ -1,0 +1,59 @@
+"""Slices of a case's rows, so that the oracle's fp64 copies stay small."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fuseline.core.spec import Inputs, OpSpec
+
+CHUNK_ELEMENTS = 1 << 24
+CPU_CHUNK_ELEMENTS = 1 << 19  # temporaries for its caches; the checker's crowd comes in one
+
+
+@dataclass(frozen=True)
+class Part:
+    """A slice of a case: inputs, results and output gradients of the same rows."""
+
+    inputs: Inputs
+    results: Mapping[str, Tensor]
+    dys: tuple[Tensor, ...] | None
+    whole: bool
+
+
+def chunks(
+    spec: OpSpec,
+    inputs: Inputs,
+    results: Mapping[str, Tensor],
+    dys: tuple[Tensor, ...] | None,
+) -> Iterator[Part]:
+    """Return the case as it is where it is small or has no rows, else slices of its rows."""
+    rowed = {n: inputs[n] for n in spec.row_inputs if isinstance(inputs.get(n), Tensor)}
+    leads = {t.shape[: t.dim() - spec.row_ndim] for t in rowed.values()}
+    largest = max((t.numel() for t in rowed.values()), default=0)
+    lead = leads.pop() if len(leads) == 1 else torch.Size()
+    per_row = {**results, **{f"dy{i}": dy for i, dy in enumerate(dys or ())}}
+    shared = set(inputs) - set(rowed)
+    sliced = {n: t for n, t in per_row.items() if n not in shared}
+    odd = bool(leads) or any(t.shape[: len(lead)] != lead for t in sliced.values())
+    on_cpu = any(t.is_cpu for t in rowed.values())
+    most = CPU_CHUNK_ELEMENTS if on_cpu else CHUNK_ELEMENTS
+    if odd or largest <= most:
+        yield Part(inputs, results, dys, whole=True)
+        return
+    rows = math.prod(lead)
+    step = max(1, most * rows // largest)
+    flat_inputs = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in rowed.items()}
+    flat = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in sliced.items()}
+    for start in range(0, rows, step):
+        cut = slice(start, start + step)
+        yield Part(
+            {**inputs, **{n: t[cut] for n, t in flat_inputs.items()}},
+            {n: flat[n][cut] for n in results if n in flat},
+            None if dys is None else tuple(flat[f"dy{i}"][cut] for i in range(len(dys))),
+            whole=False,
+        )
