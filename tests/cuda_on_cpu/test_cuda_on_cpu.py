@@ -110,7 +110,9 @@ def rows(shape, dtype, mean=0.0, spread=1.0, stride=None) -> Tensor:
     return view.copy_(x)
 
 
-def normalised(x: Tensor, centred: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def normalised(
+    x: Tensor, centred: bool, eps: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """xhat, mean and rstd; by differences, which are exact, since x may be all mean."""
     v = wide(x)
     last = v[:, -1:] if centred else 0  # is no outlier
@@ -118,7 +120,7 @@ def normalised(x: Tensor, centred: bool) -> tuple[np.ndarray, np.ndarray, np.nda
     rest = v.mean(1, keepdims=True) if centred else 0
     v = v - rest
     with np.errstate(divide="ignore", invalid="ignore"):  # one element has no spread
-        rstd = 1 / np.sqrt((v**2).mean(1, keepdims=True))
+        rstd = 1 / np.sqrt((v**2).mean(1, keepdims=True) + eps)
         return v * rstd, last + rest, rstd
 
 
@@ -132,10 +134,12 @@ def gradients(dy: Tensor, x: Tensor, weight: Tensor | None, centred: bool):
     return rstd * (g - off), (d * xhat).sum(0), d.sum(0), scale
 
 
-def run_backward(library, dy, x, weight, need=(1, 1, 1), centred=True) -> list[Tensor | None]:
+def run_backward(
+    library, dy, x, weight, need=(1, 1, 1), centred=True, eps=0.0
+) -> list[Tensor | None]:
     """The gradients that are asked for, which the order of threads may not change."""
     n, own = x.shape[1], F64 if x.dtype == F64 else F32
-    _, mean, rstd = normalised(x, centred)
+    _, mean, rstd = normalised(x, centred, eps)
     mean, rstd = narrow(mean, own) if centred else None, narrow(rstd, own)
     wider = x.dtype == BF16 and (weight is None or weight.dtype == F32)
     kind = NAMES[x.dtype] + ("_f32" if wider else "")
@@ -222,7 +226,7 @@ def test_more_rows_than_one_sum_takes(backward, n) -> None:
 def test_no_rows_and_rows_of_one_element(backward, n) -> None:
     weight = torch.randn(n)
     for count in {0, 1 if n == 1 else 0}:
-        dx, dweight, dbias = run_backward(backward, *(torch.ones(2, count, n)), weight)
+        dx, dweight, dbias = run_backward(backward, *torch.ones(2, count, n), weight, eps=1e-5)
         assert not dx.any()
         assert not dweight.any()
         assert torch.equal(dbias, torch.full((n,), float(count)))
