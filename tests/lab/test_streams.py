@@ -158,5 +158,6 @@ def test_verbs_end_at_an_interruption(verb: tuple[str, ...], seconds: float) -> 
         time.sleep(seconds)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=60)
-    assert process.returncode == INTERRUPTED
+    # Python ends itself by the signal, which a shell calls 130 too, if that came inside an exec().
+    assert process.returncode in (INTERRUPTED, -signal.SIGINT)
     assert "Traceback" not in said
