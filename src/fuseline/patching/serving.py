@@ -60,8 +60,11 @@ class Serving:
             found += [proof] if isinstance(proof, str) else proof.missing
         return list(dict.fromkeys(found))
 
-    def run(self, module: Any, x: Any) -> Tensor | str:
-        """Return the norm of x from our kernels, or why it is left to the module's own forward."""
+    def run(self, module: Any, made: Any, x: Any) -> Tensor | str:
+        """Return the norm of x from our kernels, or why it is left to the module's own forward.
+
+        made: the class that the module had when it was called; another thread may end that.
+        """
         if type(x) not in PLAIN:
             return f"x is a {type(x).__name__}"
         if x.is_nested:
@@ -78,16 +81,16 @@ class Serving:
             _unlike("weight", weight, form.weight, x, form)
             or _unlike("bias", bias, form.bias, x, form)
             or _unproven(proof, module, x, device)
-            or self._changed(module)
+            or self._changed(module, made)
         )
         return why or form.compute(x, weight, bias)
 
-    def _changed(self, module: Any) -> str | None:
+    def _changed(self, module: Any, made: Any) -> str | None:
         for name, value in self.fixed:
             if not same(getattr(module, name, None), value):
                 return f"its {name} was changed after patch"
-        for name, function in module._methods:
-            if getattr(module._own, name, None) is not function:
+        for name, function in made._methods:
+            if getattr(made._own, name, None) is not function:
                 return f"{name} of its class was changed after patch"
             bound = getattr(module, name, None)
             if getattr(bound, "__func__", bound) is not function and name not in self._fixed_names:
@@ -181,7 +184,7 @@ def patched_class(own: Any) -> Any:
             elif not compiling and _tracing() is not None:
                 y = "torch.jit traces"
             else:
-                y = serving.run(self, args[0])
+                y = serving.run(self, made, args[0])
             why = y if isinstance(y, str) else None
             if not compiling:
                 serving.count(why)
