@@ -62,7 +62,7 @@ def build(tmp_path_factory):
     (folder / "fuseline").mkdir()
     for path in HEADERS.glob("*.*h"):
         (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
-    for name in ("bias_gelu", "norm_chain", "pointwise_chain"):
+    for name in ("bias_gelu", "horizontal_reduction_reduction", "norm_chain", "pointwise_chain"):
         (folder / "ops" / name).mkdir(parents=True)
         for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
             (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
@@ -83,8 +83,12 @@ def library_fixture(name: str) -> Any:
     return pytest.fixture(scope="module", name=name)(lambda build: build(name))
 
 
-NAMES_OF_LIBRARIES = ("backward", "chain", "forward", "gelu", "norms", "rms", "softmax")
-backward, chain, forward, gelu, norms, rms, softmax = map(library_fixture, NAMES_OF_LIBRARIES)
+NAMES_OF_LIBRARIES = (
+    "backward", "chain", "forward", "gelu", "norms", "reductions", "rms", "softmax"
+)  # fmt: skip
+backward, chain, forward, gelu, norms, reductions, rms, softmax = map(
+    library_fixture, NAMES_OF_LIBRARIES
+)
 
 
 def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:
@@ -445,6 +449,25 @@ def test_norm_chain_of_rows_that_overflow(norms, dtype, power) -> None:
         size = right[~far].double().abs().amax() if not far.all() else 1.0
         off = (got[~far].double() - right[~far].double()).abs() / size
         assert (off <= 8 * torch.finfo(dtype).eps).all()
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 61, 257, 1024, 9001])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_reductions_read_no_gap(reductions, dtype, n) -> None:
+    """NaN between rows that start at multiples of 16 bytes, and rows that all are the same one."""
+    for gap in (0, 3, -n % 8 + 8, None):
+        x = torch.full((ROWS, n + (gap or 0)), torch.nan, dtype=dtype)
+        x = x[:1].expand(ROWS, n) if gap is None else x[:, :n]
+        x[: 1 if gap is None else None] = rows(x[: 1 if gap is None else None].shape, dtype)
+        found = []
+        for backwards in (0, 1):
+            found.append(torch.full((2, ROWS), torch.nan, dtype=dtype))
+            call(reductions, f"sum_and_amax_{NAMES[dtype]}", [x, *found[-1]],
+                 [*x.shape, x.stride(0), backwards])  # fmt: skip
+        assert torch.equal(*found)
+        right, unit = wide(x).sum(1), torch.finfo(dtype).eps
+        assert (abs(wide(found[0][0]) - right) <= unit * abs(right) + 1e-30).all()
+        assert torch.equal(found[0][1], x.amax(1))
 
 
 def root_mean_square(x: Tensor, weight: Tensor, dy: Tensor, eps: float):

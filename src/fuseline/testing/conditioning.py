@@ -54,7 +54,7 @@ class Recheck:
         exact = accuracy.oracle(self.spec, self.inputs, "bwd", self.dys)[name]
         unit = mine.max_abs / mine.scaled
         moved, worst = 0.0, eager.scaled
-        for drawn, (inputs, dys) in enumerate(self._draws(dtype), 1):
+        for drawn, (inputs, dys) in enumerate(self.draws(dtype), 1):
             nearby = accuracy.oracle(self.spec, inputs, "bwd", dys)[name]
             moved = max(moved, (nearby - exact).abs().max().item())
             result = accuracy.run(self.eager, self.spec, inputs, "bwd", dys)[name].to(dtype)
@@ -72,7 +72,8 @@ class Recheck:
         )
         return accuracy.over_budget(self.spec.budget, dtype, "bwd", judged, yardstick)
 
-    def _draws(self, dtype: torch.dtype) -> Iterator[tuple[Inputs, tuple[Tensor, ...]]]:
+    def draws(self, dtype: torch.dtype) -> Iterator[tuple[Inputs, tuple[Tensor, ...]]]:
+        """Return the inputs and gradients with every element moved by about one ULP, each time."""
         for _ in range(DRAWS):
             inputs = {n: self._nudged(v, dtype) for n, v in self.inputs.items()}
             yield inputs, tuple(self._nudged(dy, dtype) for dy in self.dys)

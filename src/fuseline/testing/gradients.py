@@ -14,6 +14,7 @@ from torch.autograd.gradcheck import GradcheckError
 from fuseline.core.spec import Implementation, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names, make_dys
+from fuseline.testing.conditioning import Recheck
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Results, Trial, first_reason, floating
 
@@ -53,16 +54,40 @@ def second_order(trial: Trial) -> Iterator[Finding]:
     found, second = _twice(trial.impl.fn, inputs, names, dys)
     reason = first_reason(trial.judge(found, inputs, "bwd", dys))
     yield trial.finding("second-order", reason, "first gradient, create_graph=True")
-    exact = {n: v.double() if n in floating(inputs) else v for n, v in inputs.items()}
-    _, wanted = _twice(trial.spec.reference, exact, names, tuple(dy.double() for dy in dys))
-    _, yard = _twice(trial.eager, inputs, names, dys)
+    wanted = _exactly_twice(trial, inputs, names, dys)
+    eagers = _eagers_error(trial, names, [(inputs, dys)])
+    rounding = torch.finfo(trial.dtype).eps ** 0.5
     for name in names:
+        off = (second[name] - wanted[name]).abs().max().item()
         scale = wanted[name].abs().max().item()
-        off, eagers = ((t[name] - wanted[name]).abs().max().item() for t in (second, yard))
-        limit = max(torch.finfo(trial.dtype).eps ** 0.5 * scale, 4 * eagers)
+        if off > max(rounding * scale, 4 * eagers[name]):  # one draw of eager's error may be luck
+            nearby = Recheck(trial.spec, trial.eager, inputs, dys, trial.generator("second-order"))
+            eagers = _eagers_error(trial, names, [(inputs, dys), *nearby.draws(trial.dtype)])
+        limit = max(rounding * scale, 4 * eagers[name])
         if math.isfinite(limit):
             told = f"{name}: off by {off:.3g}, {limit:.3g} is allowed"
             yield trial.finding("second-order", None if off <= limit else told, f"of {name}")
+
+
+def _exactly_twice(
+    trial: Trial, inputs: Inputs, names: tuple[str, ...], dys: tuple[Tensor, ...]
+) -> Results:
+    """Return the second derivatives of the reference in fp64."""
+    exact = {n: v.double() if n in floating(inputs) else v for n, v in inputs.items()}
+    return _twice(trial.spec.reference, exact, names, tuple(dy.double() for dy in dys))[1]
+
+
+def _eagers_error(
+    trial: Trial, names: tuple[str, ...], draws: list[tuple[Inputs, tuple[Tensor, ...]]]
+) -> dict[str, float]:
+    """Return eager's largest error in each second derivative, the worst of all draws."""
+    worst = dict.fromkeys(names, 0.0)
+    for inputs, dys in draws:
+        wanted = _exactly_twice(trial, inputs, names, dys)
+        found = _twice(trial.eager, inputs, names, dys)[1]
+        for name in names:
+            worst[name] = max(worst[name], (found[name] - wanted[name]).abs().max().item())
+    return worst
 
 
 def _twice(

@@ -236,7 +236,7 @@ void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 template <typename Op>
 cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using T = typename Op::T;
-  bool wide = op.aligned();
+  bool wide = op.aligned() && a.n % kVec<T> == 0;
   if constexpr (Op::OUTPUTS > 0) {
     for (T* const out : a.out.of) wide = wide && aligned<T>(out, a.n);
   }
