@@ -210,6 +210,7 @@ template <typename T>
 T __ldg(const T* p) {
   return *p;
 }
+inline float __expf(float v) { return std::exp(v); }
 inline double rsqrt(double v) { return 1 / std::sqrt(v); }
 inline float rsqrtf(float v) { return static_cast<float>(rsqrt(v)); }
 inline float __frsqrt_rn(float v) { return rsqrtf(v); }

@@ -1,7 +1,7 @@
 """CUDA kernels where there is no GPU: compiled for the CPU, a block at a time (emulator.h).
 
-What this cannot see: clusters, grids that are resident as a whole, and bulk copies, which are
-those of GPUs before sm_90 here; and how quick anything is.
+What this cannot see: clusters of several blocks, grids that are resident as a whole, and bulk
+copies, which are those of GPUs before sm_90 here; and how quick anything is.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def build(tmp_path_factory):
         (folder / "ops" / name).mkdir(parents=True)
         for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
             (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
-    shutil.copy(HERE / "async_packs.cuh", folder / "fuseline")
+    for name in ("async_packs.cuh", "cluster.cuh"):
+        shutil.copy(HERE / name, folder / "fuseline")
     operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
     include = [f"-I{p}" for p in (folder, HERE, *operators)]
 
@@ -84,9 +85,9 @@ def library_fixture(name: str) -> Any:
 
 
 NAMES_OF_LIBRARIES = (
-    "backward", "chain", "forward", "gelu", "norms", "reductions", "rms", "softmax"
+    "anywhere", "backward", "chain", "forward", "gelu", "norms", "reductions", "rms", "softmax"
 )  # fmt: skip
-backward, chain, forward, gelu, norms, reductions, rms, softmax = map(
+anywhere, backward, chain, forward, gelu, norms, reductions, rms, softmax = map(
     library_fixture, NAMES_OF_LIBRARIES
 )
 
@@ -449,6 +450,64 @@ def test_norm_chain_of_rows_that_overflow(norms, dtype, power) -> None:
         size = right[~far].double().abs().amax() if not far.all() else 1.0
         off = (got[~far].double() - right[~far].double()).abs() / size
         assert (off <= 8 * torch.finfo(dtype).eps).all()
+
+
+@pytest.mark.parametrize("n", [16, 17, 62, 1001, 1502, 5003, 8192])
+@pytest.mark.parametrize("kernel", ["cluster", "long"])
+@pytest.mark.parametrize("name", ["softmax", "softmax_bwd", "norm_chain", "layer_norm"])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_kernels_of_clusters_in_one_block(anywhere, dtype, name, kernel, n) -> None:
+    """What a block does of a row, from any address: the same bits, and those of other kernels."""
+    count, room = 3, 40 // dtype.itemsize
+    x, other = rows((count, n), dtype), rows((1 if name == "layer_norm" else count, n), dtype)
+    usual = torch.full((count, n), torch.nan, dtype=dtype)
+    call(anywhere, f"{name}_{NAMES[dtype]}", [x, other, usual], [count, n, n, 0])
+    found = []
+    for before, gap, shift, backwards in ((0, 0, 0, 0), (1, 0, 1, 1), (3, 2, 1, 0)):
+        source = torch.full((before + count * (n + gap),), torch.nan, dtype=dtype)
+        given = source[before:].as_strided((count, n), (n + gap, 1), before).copy_(x)
+        target = torch.full((room + shift + count * n + room,), 7.0, dtype=dtype)
+        out = target[room + shift :][: count * n]
+        call(anywhere, f"{kernel}_{name}_{NAMES[dtype]}", [given, other, out],
+             [count, n, n + gap, backwards])  # fmt: skip
+        assert (target[: room + shift] == 7).all()
+        assert (target[room + shift + count * n :] == 7).all()
+        found.append(out.view(count, n).clone())
+    assert all(torch.equal(again, found[0]) for again in found)
+    size = usual.double().abs().amax(1, keepdim=True)
+    off = (found[0].double() - usual.double()).abs() / size
+    orders = 1 if dtype == BF16 else max(1, n // 128)  # of sums whose terms cancel
+    assert off.max() <= 8 * orders * torch.finfo(dtype).eps
+
+
+ANYWHERE = ("softmax", "log_softmax", "double_softmax", "softmax_bwd", "norm_chain", "layer_norm")
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 15, 16, 17, 61, 130, 577, 1001, 1500, 5003, 17000, 20001])
+@pytest.mark.parametrize("name", ANYWHERE)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_a_row_does_not_know_where_it_lies(anywhere, dtype, name, n) -> None:
+    """The same bits from any address and stride, in any batch, and nothing written beside them."""
+    room, count = 40 // dtype.itemsize, 5
+    x, other = rows((count, n), dtype), rows((1 if name == "layer_norm" else count, n), dtype)
+    symbol, found = f"{name}_{NAMES[dtype]}", []
+    places = [(0, 0, 0, 0), (1, 0, 2, 1), (3, 5, 1, 0), (16 // dtype.itemsize, 1, 0, 1)]
+    for before, gap, shift, backwards in places:
+        source = torch.full((before + count * (n + gap),), torch.nan, dtype=dtype)
+        given = source[before:].as_strided((count, n), (n + gap, 1), before).copy_(x)
+        beside = torch.full((shift + other.numel(),), torch.nan, dtype=dtype)
+        beside[shift:] = other.flatten()
+        target = torch.full((room + shift + count * n + room,), 7.0, dtype=dtype)
+        out = target[room + shift :][: count * n]
+        call(anywhere, symbol, [given, beside[shift:], out], [count, n, n + gap, backwards])
+        assert (target[: room + shift] == 7).all()
+        assert (target[room + shift + count * n :] == 7).all()
+        found.append(out.view(count, n).clone())
+    call(anywhere, symbol, [x[2:], other if len(other) == 1 else other[2:], out], [1, n, n, 0])
+    assert not found[0].isnan().any()
+    assert torch.equal(out[:n], found[0][2])
+    for again in found[1:]:
+        assert torch.equal(again, found[0])
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 61, 257, 1024, 9001])

@@ -18,9 +18,11 @@ OPS = (
     "layer_norm", "log_softmax", "norm_chain", "softmax", "softmax_backward",
 )  # fmt: skip
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# Rows of part of a warp, of one, of blocks, clusters, and longer; whole 16-byte accesses and not.
-LENGTHS = (1, 7, 61, 64, 100, 128, 256, 510, 512, 520, 1024, 1027, 2048, 4096, 4104)
-LONG = (8192, 8200, 16384, 20000, 32768, 40001, 65536, 70000)
+# Rows of a thread, part of a warp, of one, of blocks, clusters, and longer; whole 16-byte accesses
+# and not.
+LENGTHS = (1, 3, 7, 9, 15, 17, 61, 64, 77, 100, 128, 197, 256, 510, 512, 520, 577, 1001, 1024, 1500,
+           1027, 2048, 4096, 4104)  # fmt: skip
+LONG = (8192, 8200, 9001, 16384, 20000, 30522, 32768, 40001, 50257, 65536, 70000, 151655, 2000003)
 HALF = (torch.float16, torch.bfloat16)
 STREAMED = {  # where rows are long and many
     "double_softmax": HALF,
@@ -69,8 +71,25 @@ def test_rows_keep_the_budget(op: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_rows_at_odd_addresses_keep_the_budget(op: str, dtype: torch.dtype) -> None:
-    for n in (64, 1024, 8192, 65536):
+    for n in (5, 64, 577, 1024, 8192, 65536, 70000):
         assert _wrong(op, (3, n), dtype, 1) is None, n  # so few that long double is the oracle
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_a_row_does_not_know_where_it_lies(op: str, dtype: torch.dtype) -> None:
+    """The same bits from any address and any stride."""
+    spec = table.load()[op]
+    call = spec.implementation("cuda").fn
+    for n in (1, 3, 16, 61, 197, 512, 577, 1500, 4096, 9001, 20000, 40001, 70000, 131071):
+        inputs = _inputs(spec, (5, n), dtype, 0)
+        right = as_tuple(call(**inputs))
+        for gap, offset in ((0, 1), (3, 0), (8, 3)):
+            moved = dict(inputs)
+            for name in spec.row_inputs:
+                place = misaligned((5, n + gap), offset, dtype)[:, :n]
+                moved[name] = place.copy_(inputs[name])
+            assert all(map(torch.equal, as_tuple(call(**moved)), right)), (n, gap, offset)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -84,7 +103,12 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
         (4096, 67, "row_kernel"),
         (65536, 5, "row_cluster"),
         (65536, 301, "row_stream" if dtype in STREAMED.get(op, ()) else "row_cluster"),
-        (70000, 67, "row_again"),
+        (13, 300, "row_short"),
+        (577, 67, "row_short"),
+        (40001, 67, "row_long"),
+        (70000, 67, "row_long"),
+        (70001, 5, "row_long"),
+        (3000000, 3, "row_again"),
     ):
         inputs = _inputs(spec, (rows_at_once, n), dtype, 0)
         whole = as_tuple(call(**inputs))

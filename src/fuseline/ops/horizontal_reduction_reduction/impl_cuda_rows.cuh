@@ -100,13 +100,17 @@ struct Forward : rows::NoEpilogueOperands {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (!there(i)) continue;
-      for (const S x : held[i].v[0].v) part.most = larger(part.most, x);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        if (there(i, v)) part.most = larger(part.most, held[i].v[0].v[v]);
+      }
     }
     if constexpr (COUNTS) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         if (!there(i)) continue;
-        for (const S x : held[i].v[0].v) part.count += x == part.most;
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) part.count += there(i, v) && held[i].v[0].v[v] == part.most;
       }
     }
     return part;

@@ -64,7 +64,7 @@ struct Forward : rows::DefaultTraits {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
           S& x = held[i].v[0].v[v];
-          x = sizeof(T) == 2 || there(i) ? x - row.mean : 0;
+          x = there(i, v) ? x - row.mean : 0;
           squares[v] += x * x;
         }
       }
@@ -124,6 +124,23 @@ struct Forward : rows::DefaultTraits {
         }
       }
     }
+    // The same of the elements that are there, from any address; `none` for the others.
+    template <typename Span>
+    __device__ __forceinline__ void load_some(const Span& at, int i, const W* from, W none) {
+      if (from && at.has_pairs(from, i)) {
+#pragma unroll
+        for (int v = 0; v < VEC; v += 2) {
+          const auto two = fuseline::load<W, 2>(from + at.column(i, v));
+          packs[v / ONE].v[v % ONE] = two.v[0];
+          packs[v / ONE].v[v % ONE + 1] = two.v[1];
+        }
+        return;
+      }
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        packs[v / ONE].v[v % ONE] = from && at(i, v) ? from[at.column(i, v)] : none;
+      }
+    }
     // Half types have registers for all packs at once, so a load that may go ahead of other packs'
     // stores is better; fp32's, with a condition of its own, goes ahead of the pack's own only.
     static __device__ __forceinline__ uint4 late(bool wanted, const W* at) {
@@ -163,6 +180,14 @@ struct Forward : rows::DefaultTraits {
     Operands<VEC> a;
     a.weight.template load<EARLY>(wanted, weight, column, kNone[kOnes<W>]);
     a.bias.template load<EARLY>(wanted, bias, column, kNone[0]);
+    return a;
+  }
+  template <int VEC, typename Span>
+  __device__ __forceinline__ Operands<VEC> some_operands(const Span& at, int i,
+                                                         int64_t first) const {
+    Operands<VEC> a;
+    a.weight.load_some(at, i, weight ? weight + first : nullptr, static_cast<W>(1.0f));
+    a.bias.load_some(at, i, bias ? bias + first : nullptr, static_cast<W>(0.0f));
     return a;
   }
   template <int VEC>

@@ -123,7 +123,7 @@ struct Backward : rows::NoEpilogueOperands {
     const S factor = isfinite(row.sum) ? S(1) : static_cast<S>(fabs(row.sum));
     return total<Total, T, VEC, ITEMS>([&](int i, int v) {
       using Term = std::conditional_t<sizeof(T) == 2, float, double>;
-      const S x = there(i) ? held[i].v[1].v[v] * factor : nothing();
+      const S x = there(i, v) ? held[i].v[1].v[v] * factor : nothing();
       return static_cast<Term>(held[i].v[0].v[v]) * static_cast<Term>(x);
     });
   }

@@ -3,6 +3,9 @@
 
 #include "fuseline/async.cuh"
 
+// Whether device code that this stands in is compiled for a GPU with clusters.
+#define FUSELINE_CLUSTERS (__CUDA_ARCH__ >= 900)
+
 namespace fuseline {
 
 constexpr int kMaxCluster = 16;

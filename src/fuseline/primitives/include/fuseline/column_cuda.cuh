@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kMaxBlock)
                   int width) {
   const ColumnThread<Op, VEC> at(a, width);
   const int count = (at.active ? static_cast<int>(a.n) : 0) - at.down;  // from this thread's on
-  const auto there = [&](int i) { return i * at.depth < count; };
+  const auto there = [&](int i, int = 0) { return i * at.depth < count; };
   typename Op::Row rows[VEC];
   at.begin(op, a, rows);
   Packs<Op, 1> held[VEC][ITEMS];
@@ -170,7 +170,7 @@ __device__ __forceinline__ void column_rounds_again(const Op& op, const ColumnAr
     for (int v = 0; v < VEC; ++v) parts[v] = Op::template Part<ROUND>::none();
     const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
     for (int64_t first = 0; first < count; first += step) {
-      const auto there = [&](int i) { return first + i * at.depth < count; };
+      const auto there = [&](int i, int = 0) { return first + i * at.depth < count; };
       Packs<Op, 1> held[VEC][ITEMS];
       at.template load<ITEMS>(a, first, held, there);
 #pragma unroll
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(THREADS)
   at.finish(op, rows);
   const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
   for (int64_t first = 0; first < count; first += step) {
-    const auto there = [&](int i) { return first + i * at.depth < count; };
+    const auto there = [&](int i, int = 0) { return first + i * at.depth < count; };
     Packs<Op, 1> held[VEC][ITEMS];
     at.template load<ITEMS>(a, first, held, there);
     at.template write<ITEMS>(op, a, first, rows, held, there);

@@ -16,7 +16,7 @@ struct ClusterLaunch {
 // The cluster whose blocks of so many threads hold a row of n, in slices of whole packs.
 template <int VEC, int ITEMS, int THREADS>
 ClusterLaunch cluster_for(int64_t n) {
-  const int64_t packs = n / VEC;
+  const int64_t packs = ceil_div(n, VEC);
   const int size = 1 << log2_at_least(ceil_div(packs, ITEMS * THREADS));
   return {size <= kMaxCluster ? size : 0, static_cast<int>(ceil_div(packs, size) * VEC), THREADS};
 }

@@ -27,34 +27,28 @@ template <typename Op, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_cluster_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
                        int slice) {
-#if __CUDA_ARCH__ >= 900
+#if FUSELINE_CLUSTERS
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
-  constexpr int STEP = THREADS * VEC;
   const Cluster cluster;
   if constexpr (Op::ROUNDS > 0) {
     if (threadIdx.x == 0) init_round_parts<Op, 1>();
     Cluster::arrive_relaxed();
   }
-  const int first = cluster.rank * slice + threadIdx.x * VEC;
-  const int cols = min(static_cast<int>(a.n), static_cast<int>(cluster.rank + 1) * slice) - first;
+  const int begin = cluster.rank * slice, end = min(static_cast<int>(a.n), begin + slice);
+  const auto at = block_span<VEC, Shape::WHOLE>(begin, end, slice, THREADS);
   const int64_t index = cluster.index;
-  const Inputs<Op> in(a, index, first);
-  const auto there = [&](int i) { return i * STEP < cols; };
 
   typename Op::Row row = op.begin(a, index);
   Packs<Op, VEC> held[ITEMS];
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
-  }
-  const Writer<Op, VEC, ITEMS, STEP, Shape::EARLY, decltype(there)> writer(op, first, there);
-  rounds<0>(op, row, held, a.n, there, [&](const auto& part, auto round) {
+  load_packs<Op>(a, index, at, held);
+  const Writer<Op, Shape> writer(op, at);
+  rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
     constexpr int ROUND = decltype(round)::value;
     const auto block = row_part<true, THREADS, ROUND>(part, THREADS);
     if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
     return cluster_part(cluster, block, round_parts<ROUND, Op, 1>()[0]);
   });
-  if (first == 0) op.finish(row, index);
+  if (at.first == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
     if constexpr (Op::HAS_FALLBACK) {
       if (op.needs_fallback(row)) {
@@ -62,9 +56,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
         return;
       }
     }
-    const auto to = a.out.at(index * a.n + first);
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.operands(i), row, held[i], to);
+    writer.write(row, held, a.out.at(index * a.n));
   }
 #endif
 }

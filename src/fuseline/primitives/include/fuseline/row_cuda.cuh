@@ -12,15 +12,19 @@
 //                    of `width` neighbouring lanes, together, in each of them; and Part::QUICK:
 //                    a few are combined faster by each thread than by shuffles
 //   Row              a thread's state of its row; begin(args, index) -> Row
-//   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), which it may change
+//   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), of the elements v
+//                    with there(i, v); it may change them
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it
 //   operands<VEC, EARLY>  (wanted, column) -> further operands of `out` there, such as parameters
+//   some_operands<VEC>    (at, i, first)  -> the same of the elements at(i, v) of pack i, whose
+//                    columns count from `first`, wherever the parameters lie
 //   out              (row, pack, operands) -> Values of the output, or Outputs
 //   finish           (row, index): what one thread per row writes in addition
 //   Again, again()   the same for rows that are read again, where changed packs are lost
 #pragma once
 
-#include "fuseline/packs.cuh"
+#include "fuseline/row_span.cuh"
+#include "fuseline/skew.cuh"
 
 namespace fuseline::rows {
 
@@ -70,6 +74,30 @@ __device__ __forceinline__ void store_outputs(const OutputPointers<T, COUNT>& to
   for (int k = 0; k < COUNT; ++k) store<T, VEC>(to.of[k] + at, pack<T>(output(y, k)));
 }
 
+// The output rows of a thread, where they may begin anywhere.
+template <typename Op, int VEC, int COUNT = Op::OUTPUTS>
+struct SkewedOutputs {
+  using T = typename Op::T;
+  SkewedOutputs<Op, VEC, COUNT - 1> others;
+  SkewedRow<T, VEC> last;
+
+  __device__ __forceinline__ SkewedOutputs(const OutputPointers<T, Op::OUTPUTS>& to, int lane,
+                                           int width)
+      : others(to, lane, width), last(to.of[COUNT - 1], lane, width) {}
+  template <typename Values>
+  __device__ __forceinline__ void put(const Values& y, int col, bool first, int end) {
+    others.put(y, col, first, end);
+    last.put(pack<T>(output(y, COUNT - 1)), col, first, end);
+  }
+};
+template <typename Op, int VEC>
+struct SkewedOutputs<Op, VEC, 0> {
+  template <typename To>
+  __device__ __forceinline__ SkewedOutputs(const To&, int, int) {}
+  template <typename Values>
+  __device__ __forceinline__ void put(const Values&, int, bool, int) {}
+};
+
 // A pack of each input.
 template <typename Op, int VEC>
 struct Packs {
@@ -84,10 +112,20 @@ struct Packs {
     }
     return p;
   }
+  // Padding from element `count` on.
+  __device__ __forceinline__ void cut(int count) {
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) {
+#pragma unroll
+      for (int i = 0; i < VEC; ++i) {
+        if (i >= count) v[k].v[i] = Op::nothing();
+      }
+    }
+  }
 };
 
-// The inputs of one row, from a thread's first column on.
-template <typename Op>
+// The inputs of one row, from a thread's first column on; with RETAIN, see retained().
+template <typename Op, bool RETAIN = (Op::OUTPUTS > 0)>
 struct Inputs {
   const typename Op::T* at[Op::INPUTS];
 
@@ -95,7 +133,7 @@ struct Inputs {
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) {
       at[k] = a.in[k] + row * a.stride[k] + first;
-      if constexpr (Op::OUTPUTS > 0) at[k] = retained(at[k]);
+      if constexpr (RETAIN) at[k] = retained(at[k]);
     }
   }
   template <int VEC>
@@ -108,6 +146,58 @@ struct Inputs {
     return p;
   }
 };
+
+// A thread's packs of each input of a row, wherever that begins.
+template <bool RETAIN, typename Op, int VEC, int ITEMS>
+__device__ __forceinline__ void load_skewed(const ArgsOf<Op>& a, int64_t row,
+                                            const Span<VEC, false>& at,
+                                            Packs<Op, VEC> (&held)[ITEMS]) {
+  using T = typename Op::T;
+#pragma unroll
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    const T* from = a.in[k] + row * a.stride[k];
+    if constexpr (RETAIN) from = retained(from);
+    const T* const end = a.in[k] + (a.rows - 1) * a.stride[k] + a.n;
+    Pack<T, VEC> packs[ITEMS];
+    load_row(from, at.first, at.step, at.first + at.count, end, packs);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) held[i].v[k] = unpack<typename Op::S>(packs[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    if (at.left(i) < VEC) held[i].cut(at.left(i));
+  }
+}
+
+// A thread's packs of rows in shared memory.
+template <typename Op, int VEC, int ITEMS>
+__device__ __forceinline__ void load_shared(const typename Op::T* const (&rows)[Op::INPUTS],
+                                            const Span<VEC, false>& at,
+                                            Packs<Op, VEC> (&held)[ITEMS]) {
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) {
+      load_pack(rows[k], at, i, Op::nothing(), held[i].v[k]);
+    }
+  }
+}
+
+// A thread's packs of a row: of one that starts at 16 bytes and consists of whole packs, or of any.
+template <typename Op, bool RETAIN = (Op::OUTPUTS > 0), int VEC, bool WHOLE, int ITEMS>
+__device__ __forceinline__ void load_packs(const ArgsOf<Op>& a, int64_t row,
+                                           const Span<VEC, WHOLE>& at,
+                                           Packs<Op, VEC> (&held)[ITEMS]) {
+  if constexpr (WHOLE) {
+    const Inputs<Op, RETAIN> in(a, row, at.first);
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      held[i] = at(i) ? in.template load<VEC>(i * at.step) : Packs<Op, VEC>::none();
+    }
+  } else {
+    load_skewed<RETAIN>(a, row, at, held);
+  }
+}
 
 // The parts of all threads of a row, together, in each of them, in an order that depends on their
 // number alone. A row of several warps has the block to itself.
@@ -123,10 +213,11 @@ __device__ __forceinline__ Part row_part(Part p, int row_threads) {
     if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = p;
     __syncthreads();
     const int warps = row_threads / kWarp;
-    if constexpr (Part::QUICK && WARPS <= 8) {
+    constexpr int FEW = WARPS < 8 ? WARPS : 8;
+    if (Part::QUICK && warps <= FEW) {
       Part all = scratch[0];
 #pragma unroll
-      for (int i = 1; i < WARPS; ++i) all = plus(all, i < warps ? scratch[i] : Part::none());
+      for (int i = 1; i < FEW; ++i) all = plus(all, i < warps ? scratch[i] : Part::none());
       return all;
     }
     return over_lanes(warp < warps ? scratch[warp] : Part::none(), WARPS);
@@ -165,17 +256,22 @@ struct NoEpilogueOperands : DefaultTraits {
   __device__ NoOperands operands(bool, int64_t) const {
     return {};
   }
+  template <int VEC, typename Span>
+  __device__ NoOperands some_operands(const Span&, int, int64_t) const {
+    return {};
+  }
 };
 
 // How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
 // accesses of VEC elements. EARLY loads the operands of `out` before the sums are known,
-// which takes registers.
+// which takes registers. Not WHOLE: rows begin anywhere and end within an access.
 template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
-          bool EARLY_ = false>
+          bool EARLY_ = false, bool WHOLE_ = true>
 struct Shape {
   static constexpr int VEC = VEC_, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, EARLY = EARLY_;
+  static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, EARLY = EARLY_, WHOLE = WHOLE_;
+  using Span = rows::Span<VEC, WHOLE>;
 };
 
 template <int ROUND>
@@ -193,36 +289,50 @@ __device__ __forceinline__ void rounds(const Op& op, typename Op::Row& row,
   }
 }
 
-// Writes the packs of a thread that are there, STEP columns apart from `first` on. EARLY: the
-// operands of `out` are loaded by the constructor.
-template <typename Op, int VEC, int ITEMS, int STEP, bool EARLY, typename There>
+// Writes the packs of a thread. EARLY: the operands of `out` are loaded by the constructor.
+template <typename Op, typename Shape>
 struct Writer {
+  static constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
+  static constexpr bool EARLY = Shape::EARLY;
+  using Row = typename Op::Row;
+  using To = OutputPointers<typename Op::T, Op::OUTPUTS>;
   const Op& op;
-  const int first;
-  const There& there;
+  const typename Shape::Span& at;
   decltype(op.template operands<VEC, EARLY>(true, 0)) early[EARLY ? ITEMS : 1];
 
-  __device__ __forceinline__ Writer(const Op& op, int first, const There& there)
-      : op(op), first(first), there(there) {
+  __device__ __forceinline__ Writer(const Op& op, const typename Shape::Span& at) : op(op), at(at) {
     if constexpr (EARLY) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) early[i] = load_operands(i);
     }
   }
   __device__ __forceinline__ auto load_operands(int i) const {
-    return op.template operands<VEC, EARLY>(there(i), first + i * STEP);
+    return op.template operands<VEC, EARLY>(at(i), at.column(i));
   }
   __device__ __forceinline__ auto operands(int i) const {
     if constexpr (EARLY) return early[i];
     return load_operands(i);
   }
-  // Writes a pack: without a branch, so that its operands are loaded early.
-  template <typename Operands>
-  __device__ __forceinline__ void write(
-      int i, const Operands& operands, const typename Op::Row& row, const Packs<Op, VEC>& pack,
-      const OutputPointers<typename Op::T, Op::OUTPUTS>& to) const {
-    const auto y = op.out(row, pack, operands);
-    if (there(i)) store_outputs<VEC>(to, i * STEP, y);
+  // Writes them to the row that begins at `to`. All lanes of a warp call, if it is not WHOLE, which
+  // have packs side by side.
+  __device__ __forceinline__ void write(const Row& row, const Packs<Op, VEC> (&held)[ITEMS],
+                                        const To& to) const {
+    if constexpr (Shape::WHOLE) {
+      const To from = to.at(at.first);
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {  // without a branch, so that operands are loaded early
+        const auto y = op.out(row, held[i], operands(i));
+        if (at(i)) store_outputs<VEC>(from, i * at.step, y);
+      }
+    } else {
+      const int lane = threadIdx.x % kWarp, end = at.first + at.count;
+      SkewedOutputs<Op, VEC> skewed(to, lane, kWarp);
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const auto operands = op.template some_operands<VEC>(at, i, 0);
+        skewed.put(op.out(row, held[i], operands), at.column(i), lane == 0 && i == 0, end);
+      }
+    }
   }
 };
 
@@ -231,80 +341,33 @@ template <typename Op, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
-  constexpr int ROW_THREADS = Shape::ROW_IS_BLOCK ? Shape::MAX_THREADS : Shape::ROW_THREADS;
+  constexpr bool IS_BLOCK = Shape::ROW_IS_BLOCK;
+  constexpr int WIDTH = IS_BLOCK ? Shape::MAX_THREADS : Shape::ROW_THREADS;
   int lane = threadIdx.x;
   int64_t index = blockIdx.x;
-  if constexpr (!Shape::ROW_IS_BLOCK) {
-    index = index * (Shape::MAX_THREADS / Shape::ROW_THREADS) + lane / Shape::ROW_THREADS;
-    lane %= Shape::ROW_THREADS;
+  if constexpr (!IS_BLOCK) {
+    index = index * (Shape::MAX_THREADS / WIDTH) + lane / WIDTH;
+    lane %= WIDTH;
   }
-  constexpr int STEP = ROW_THREADS * VEC;
   const bool active = index < a.rows;
-  const int cols = (active ? static_cast<int>(a.n) : 0) - lane * VEC;  // of this thread
-  const Inputs<Op> in(a, index, lane * VEC);
-
-  typename Op::Row row = op.begin(a, active ? index : 0);
-  const auto there = [&](int i) { return i * STEP < cols; };
-  Packs<Op, VEC> held[ITEMS];
-#pragma unroll
-  for (int i = 0; i < ITEMS; ++i) {
-    held[i] = there(i) ? in.template load<VEC>(i * STEP) : Packs<Op, VEC>::none();
+  const int n = active ? static_cast<int>(a.n) : 0;
+  typename Shape::Span at;
+  if constexpr (IS_BLOCK) {
+    at = block_span<VEC, true>(0, n, n, WIDTH);
+  } else {
+    at = {lane * VEC, n - lane * VEC, WIDTH * VEC};
   }
-  const Writer<Op, VEC, ITEMS, STEP, Shape::EARLY, decltype(there)> writer(op, lane * VEC, there);
-  rounds<0>(op, row, held, a.n, there, [&](const auto& part, auto round) {
-    constexpr int ROUND = decltype(round)::value;
-    return row_part<Shape::ROW_IS_BLOCK, Shape::MAX_THREADS, ROUND>(part, ROW_THREADS);
+  typename Op::Row row = op.begin(a, active ? index : 0);
+  Packs<Op, VEC> held[ITEMS];
+  load_packs<Op>(a, index, at, held);
+  const Writer<Op, Shape> writer(op, at);
+  rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
+    return row_part<IS_BLOCK, Shape::MAX_THREADS, decltype(round)::value>(part, WIDTH);
   });
   if (active && lane == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if (ran_fallback<Shape::ROW_IS_BLOCK>(op, a, row, index, active, lane, ROW_THREADS)) return;
-    const auto to = a.out.at(index * a.n + lane * VEC);
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.operands(i), row, held[i], to);
-  }
-}
-
-// The same of a row that is read again for each sum and for the output.
-template <int ROUND, int VEC, int THREADS, typename Op>
-__device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row,
-                                             const Inputs<Op>& in, int64_t cols, int64_t step,
-                                             int64_t n) {
-  if constexpr (ROUND < Op::ROUNDS) {
-    auto part = Op::template Part<ROUND>::none();
-    for (int64_t col = 0; col < cols; col += step) {
-      Packs<Op, VEC> held[1] = {in.template load<VEC>(col)};
-      part = plus(part, op.template sum<ROUND>(row, held, [](int) { return true; }));
-    }
-    op.template end<ROUND>(row, row_part<true, THREADS, ROUND>(part, THREADS), n);
-    rounds_again<ROUND + 1, VEC, THREADS>(op, row, in, cols, step, n);
-  }
-}
-
-// Blocks of so many threads that a multiprocessor is full of, as far as they have registers.
-template <typename Op, int THREADS>
-constexpr int kAgainBlocks =
-    kResidentThreads / THREADS * 4 / static_cast<int>(Op::INPUTS * sizeof(typename Op::S)) -
-    (Op::ROUNDS > 1 && Op::INPUTS * sizeof(typename Op::S) < 16);
-
-// A block owns a row of any length. With few registers a thread, a multiprocessor is full of
-// threads, and L1 or L2 keeps what is read again.
-template <typename Op, int VEC, int THREADS>
-__global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
-    row_again_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
-  const int64_t index = blockIdx.x, first = static_cast<int64_t>(threadIdx.x) * VEC;
-  const int64_t cols = a.n - first, step = static_cast<int64_t>(THREADS) * VEC;
-  const Inputs<Op> in(a, index, first);
-  typename Op::Row row = op.begin(a, index);
-  rounds_again<0, VEC, THREADS>(op, row, in, cols, step, a.n);
-  if (threadIdx.x == 0) op.finish(row, index);
-  if constexpr (Op::OUTPUTS > 0) {
-    if (ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
-    const auto to = a.out.at(index * a.n + first);
-    for (int64_t col = 0; col < cols; col += step) {
-      const Packs<Op, VEC> last = in.template load<VEC>(col);
-      const auto operands = op.template operands<VEC, false>(true, first + col);
-      store_outputs<VEC>(to, col, op.out(row, last, operands));
-    }
+    if (ran_fallback<IS_BLOCK>(op, a, row, index, active, lane, WIDTH)) return;
+    writer.write(row, held, a.out.at(index * a.n));
   }
 }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include "fuseline/launch_cluster.cuh"
+#include "fuseline/row_long.cuh"
+#include "fuseline/row_short.cuh"
 #include "fuseline/row_stream.cuh"
 
 namespace fuseline::rows {
@@ -42,8 +44,22 @@ using Clustered =
     Shape<VEC, ELEMENTS / VEC, 0, 256,
           std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / 256) + (ELEMENTS == 32 && kOneMore<Op>)>;
 
+// Shapes that do the same for rows that are not WHOLE, with the registers that this takes. One of
+// them serves any number of threads a row, or a block, which the launch says.
+template <typename Op, typename Held>
+struct SkewedShape {
+  static constexpr int THREADS = Held::ROW_IS_BLOCK ? 512 : kSmallBlock;
+  static constexpr int EASE = std::is_base_of_v<NoEpilogueOperands, Op> ? 4 : 3;
+  static constexpr int BLOCKS =
+      Plan<Op>::threads_per_sm(Held::ITEMS * Held::VEC) * EASE / 4 / THREADS;
+  using type = Shape<Held::VEC, Held::ITEMS, Held::ROW_IS_BLOCK ? 0 : kWarp, THREADS,
+                     std::max(1, BLOCKS), false, false>;
+  using Clustered = Shape<Held::VEC, Held::ITEMS, 0, Held::MAX_THREADS,
+                          std::max(1, std::min(3, Held::MIN_BLOCKS - 1)), false, false>;
+};
+
 template <typename Shape, typename Op>
-void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+void launch_whole(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   const auto kernel = row_kernel<Op, Shape>;
   static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
@@ -52,10 +68,38 @@ void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   kernel<<<blocks, Shape::MAX_THREADS, 0, stream>>>(a, op);
 }
 
-// False where no cluster of such blocks holds a row, or the GPU has none.
+// `width` threads a row, of blocks of `threads`.
 template <typename Shape, typename Op>
+void launch_short(const ArgsOf<Op>& a, const Op& op, int width, int threads, cudaStream_t stream) {
+  using T = typename Op::T;
+  const auto kernel = row_short_kernel<Op, Shape>;
+  static PerDeviceCache sized, shared;
+  prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), sized);
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared,
+          shared);
+  const int row_pitch = smem_bytes_for<T>(a.n), rows = threads / width;
+  const int pitch = rows * row_pitch;
+  const auto blocks = static_cast<unsigned>(ceil_div(a.rows, rows));
+  kernel<<<blocks, threads, Op::INPUTS * pitch, stream>>>(a, op, log2_at_least(width), pitch,
+                                                          row_pitch);
+}
+
+template <bool WHOLE, typename Shape, typename Op>
+void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  if constexpr (WHOLE) {
+    launch_whole<Shape>(a, op, stream);
+  } else {
+    constexpr int THREADS = Shape::MAX_THREADS;
+    constexpr int WIDTH = Shape::ROW_IS_BLOCK ? THREADS : Shape::ROW_THREADS;
+    launch_short<typename SkewedShape<Op, Shape>::type>(a, op, WIDTH, THREADS, stream);
+  }
+}
+
+// False where no cluster of such blocks holds a row, or the GPU has none.
+template <bool WHOLE, typename Shape, typename Op>
 bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  const auto kernel = row_cluster_kernel<Op, Shape>;
+  const auto kernel = row_cluster_kernel<
+      Op, std::conditional_t<WHOLE, Shape, typename SkewedShape<Op, Shape>::Clustered>>;
   const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
   static PerDeviceCache cache[kMaxCluster + 1];
   if (!l.size || !cache[l.size].of([&] { return clusters_held(kernel, l); })) return false;
@@ -89,64 +133,112 @@ bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   return true;
 }
 
-template <int VEC, int THREADS, typename Op>
+// By clusters that keep a row in shared memory: of two blocks a multiprocessor, or else of one.
+// False where none does.
+template <bool WHOLE, int THREADS, typename Op>
+bool launch_long(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  using Again = typename Op::Again;
+  using T = typename Op::T;
+  constexpr int VEC = kVec<T>, BYTES = Op::INPUTS * static_cast<int>(sizeof(T));
+  const auto kernel = row_long_kernel<Again, VEC, WHOLE, THREADS>;
+  for (const int most : {104 << 10, 208 << 10}) {
+    const int64_t columns = (most - 64 * Op::INPUTS) / BYTES / VEC * VEC;
+    const int size = 1 << log2_at_least(ceil_div(a.n, columns));
+    if (size > kMaxCluster) continue;
+    const auto slice = static_cast<int>(ceil_div(ceil_div(a.n, VEC), size) * VEC);
+    ClusterLaunch l{size, slice, THREADS, most};
+    static PerDeviceCache cache[2][kMaxCluster + 1];
+    auto& held = cache[most > 104 << 10][size];
+    if (!held.of([&] { return clusters_held(kernel, l); })) continue;
+    const int pitch = smem_bytes_for<T>(slice);
+    l.shared = pitch * Op::INPUTS;
+    with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
+      return cudaLaunchKernelEx(&config, kernel, a, op.again(), slice, pitch);
+    });
+    return true;
+  }
+  return false;
+}
+
+template <bool WHOLE, int THREADS, typename Op>
 void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   using Again = typename Op::Again;
-  const auto kernel = row_again_kernel<Again, VEC, THREADS>;
+  const auto kernel = row_again_kernel<Again, kVec<typename Op::T>, WHOLE, THREADS>;
   static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
   kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
 }
 
-template <typename Op, int VEC, int ROW_THREADS>
+template <bool WHOLE, int ROW_THREADS, typename Op>
 void launch_few(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  launch_held<Holding<Op, VEC, Plan<Op>::FEW, ROW_THREADS, kSmallBlock>>(a, op, s);
+  constexpr int VEC = kVec<typename Op::T>;
+  launch_held<WHOLE, Holding<Op, VEC, Plan<Op>::FEW, ROW_THREADS, kSmallBlock>>(a, op, s);
 }
 
+// Of odd rows a warp at most, up to 32 elements a thread: those of a block would wait for each
+// other more often than they compute.
 template <typename Op>
-void launch_aligned(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  constexpr int VEC = kVec<typename Op::T>;
+  if (a.n <= 4 * 16) return launch_held<false, Holding<Op, VEC, 16, 4, kSmallBlock>>(a, op, s);
+  if (a.n <= 8 * 16) return launch_held<false, Holding<Op, VEC, 16, 8, kSmallBlock>>(a, op, s);
+  if (a.n <= 16 * 16) return launch_held<false, Holding<Op, VEC, 16, 16, kSmallBlock>>(a, op, s);
+  if (a.n <= 32 * 16) return launch_held<false, Holding<Op, VEC, 16, 32, kSmallBlock>>(a, op, s);
+  launch_held<false, Holding<Op, VEC, 32, kWarp, kSmallBlock>>(a, op, s);
+}
+
+template <bool WHOLE, typename Op>
+void launch_rows(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using P = Plan<Op>;
   constexpr int VEC = kVec<typename Op::T>, HELD = P::HELD;
-  if (a.n <= 4 * P::FEW) return launch_few<Op, VEC, 4>(a, op, s);
-  if (a.n <= 8 * P::FEW) return launch_few<Op, VEC, 8>(a, op, s);
-  if (a.n <= 16 * P::FEW) return launch_few<Op, VEC, 16>(a, op, s);
-  if (a.n <= kWarp * P::FEW) return launch_few<Op, VEC, kWarp>(a, op, s);
+  if constexpr (!WHOLE && !P::HALF && !P::TWO) {
+    if (a.n % VEC && a.n <= kWarp * 32) return launch_odd(a, op, s);
+  }
+  if (a.n <= 4 * P::FEW) return launch_few<WHOLE, 4>(a, op, s);
+  if (a.n <= 8 * P::FEW) return launch_few<WHOLE, 8>(a, op, s);
+  if (a.n <= 16 * P::FEW) return launch_few<WHOLE, 16>(a, op, s);
+  if (a.n <= kWarp * P::FEW) return launch_few<WHOLE, kWarp>(a, op, s);
   if constexpr (P::WARP > P::FEW) {
     if (a.n <= kWarp * P::WARP) {
-      return launch_held<Holding<Op, VEC, P::WARP, kWarp, kSmallBlock>>(a, op, s);
+      return launch_held<WHOLE, Holding<Op, VEC, P::WARP, kWarp, kSmallBlock>>(a, op, s);
     }
   }
   constexpr bool FLOAT = sizeof(typename Op::T) == 4, SINGLE = FLOAT && !P::TWO;
   if constexpr (FLOAT && !P::HEAVY) {
-    if (a.n <= 128 * 8) return launch_held<Shape<VEC, 8 / VEC, 0, 128, P::TWO ? 8 : 12>>(a, op, s);
+    if (a.n <= 128 * 8)
+      return launch_held<WHOLE, Shape<VEC, 8 / VEC, 0, 128, P::TWO ? 8 : 12>>(a, op, s);
   }
   if constexpr (!P::TWO) {  // absent elements take as long where each is worked on
-    if (a.n <= 64 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 64>>(a, op, s);
+    if (a.n <= 64 * HELD) return launch_held<WHOLE, Holding<Op, VEC, HELD, 0, 64>>(a, op, s);
   }
-  if (a.n <= 128 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
-  if (a.n <= 256 * HELD) return launch_held<Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
+  if (a.n <= 128 * HELD) return launch_held<WHOLE, Holding<Op, VEC, HELD, 0, 128>>(a, op, s);
+  if (a.n <= 256 * HELD) return launch_held<WHOLE, Holding<Op, VEC, HELD, 0, 256>>(a, op, s);
   if constexpr (P::HEAVY && !P::HALF && !P::TWO) {
-    if (a.n <= 256 * 32) return launch_held<Holding<Op, VEC, 32, 0, 256>>(a, op, s);
+    if (a.n <= 256 * 32) return launch_held<WHOLE, Holding<Op, VEC, 32, 0, 256>>(a, op, s);
   }
   if constexpr (P::THREADS > 256) {
     using Block = std::conditional_t<SINGLE && Op::INTENSE, Shape<VEC, HELD / VEC, 0, 512, 3>,
                                      Holding<Op, VEC, HELD, 0, 512>>;
-    if (a.n <= 512 * HELD) return launch_held<Block>(a, op, s);
+    if (a.n <= 512 * HELD) return launch_held<WHOLE, Block>(a, op, s);
+  }
+  if constexpr (!WHOLE) {
+    if (a.n % VEC && launch_long<WHOLE, 512>(a, op, s)) return;
   }
   if constexpr (SINGLE && P::HEAVY) {
-    if (launch_cluster<Shape<VEC, 32 / VEC, 0, 128, 8>>(a, op, s)) return;
+    if (launch_cluster<WHOLE, Shape<VEC, 32 / VEC, 0, 128, 8>>(a, op, s)) return;
   }
-  if constexpr (P::HALF && !P::TWO && Op::INTENSE) {
+  if constexpr (WHOLE && P::HALF && !P::TWO && Op::INTENSE) {
     const bool much = a.rows * a.n > 8 << 20;
     if (much && a.n <= 8 * 256 * 32 && launch_stream<Shape<VEC, 32 / VEC, 0, 256, 3>>(a, op, s))
       return;
   }
   if constexpr (P::SHARED < 32) {
-    if (a.n <= 8 * 256 * P::SHARED && launch_cluster<Clustered<Op, VEC, P::SHARED>>(a, op, s))
+    if (a.n <= 8 * 256 * P::SHARED &&
+        launch_cluster<WHOLE, Clustered<Op, VEC, P::SHARED>>(a, op, s))
       return;
   }
-  if (a.n <= 8 * 256 * 32 && launch_cluster<Clustered<Op, VEC, 32>>(a, op, s)) return;
-  launch_again<VEC, 512>(a, op, s);
+  if (a.n <= 8 * 256 * 32 && launch_cluster<WHOLE, Clustered<Op, VEC, 32>>(a, op, s)) return;
+  if (!launch_long<WHOLE, 512>(a, op, s)) launch_again<WHOLE, 512>(a, op, s);
 }
 
 // The same of operators whose outputs need more than the row: that costs registers early, and time
@@ -179,58 +271,74 @@ using WithOperands =
     Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, ROW_THREADS, THREADS,
           std::max(1, OperandPlan<Op>::threads_per_sm(ELEMENTS, THREADS, EARLY) / THREADS), EARLY>;
 
-template <int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
+template <bool WHOLE, int ELEMENTS, int ROW_THREADS, int THREADS, typename Op>
 void launch_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  if constexpr (sizeof(typename Op::T) < 8) {
+  if constexpr (WHOLE && sizeof(typename Op::T) < 8) {
     if (OperandPlan<Op>(a).early(ELEMENTS)) {
-      return launch_held<WithOperands<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
+      return launch_held<true, WithOperands<Op, ELEMENTS, ROW_THREADS, THREADS, true>>(a, op, s);
     }
   }
-  launch_held<WithOperands<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
+  launch_held<WHOLE, WithOperands<Op, ELEMENTS, ROW_THREADS, THREADS, false>>(a, op, s);
 }
 
 // By persistent clusters unless the tensor is small: they keep the operands in registers.
-template <typename Op>
+template <bool WHOLE, typename Op>
 bool launch_cluster_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   constexpr int BYTES = OperandPlan<Op>::BYTES, VEC = kVec<typename Op::T>, ITEMS = 32 / VEC;
   if (a.n > 8 * 256 * 32) return false;
-  if constexpr (BYTES < 8) {
+  if constexpr (WHOLE && BYTES < 8) {
     using Early = Shape<VEC, ITEMS, 0, 256, 2, true>;
     if (!OperandPlan<Op>(a).little() && launch_stream<Early>(a, op, s)) return true;
-    return launch_cluster<Early>(a, op, s);
+    return launch_cluster<true, Early>(a, op, s);
   } else {
-    return launch_cluster<Shape<VEC, ITEMS, 0, 256, 2>>(a, op, s);
+    return launch_cluster<WHOLE, Shape<VEC, ITEMS, 0, 256, 2>>(a, op, s);
   }
 }
 
-template <typename Op>
-void launch_aligned_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+template <bool WHOLE, typename Op>
+void launch_rows_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   constexpr int BYTES = OperandPlan<Op>::BYTES, MOST = OperandPlan<Op>::MOST;
-  if (a.n <= 4 * MOST) return launch_with_operands<MOST, 4, kSmallBlock>(a, op, s);
-  if (a.n <= 8 * MOST) return launch_with_operands<MOST, 8, kSmallBlock>(a, op, s);
-  if (a.n <= 16 * MOST) return launch_with_operands<MOST, 16, kSmallBlock>(a, op, s);
+  if (a.n <= 4 * MOST) return launch_with_operands<WHOLE, MOST, 4, kSmallBlock>(a, op, s);
+  if (a.n <= 8 * MOST) return launch_with_operands<WHOLE, MOST, 8, kSmallBlock>(a, op, s);
+  if (a.n <= 16 * MOST) return launch_with_operands<WHOLE, MOST, 16, kSmallBlock>(a, op, s);
   if constexpr (BYTES == 4) {
-    if (a.n <= 64 * 8) return launch_with_operands<8, 0, 64>(a, op, s);
-    if (a.n <= 128 * 8) return launch_with_operands<8, 0, 128>(a, op, s);
+    if (a.n <= 64 * 8) return launch_with_operands<WHOLE, 8, 0, 64>(a, op, s);
+    if (a.n <= 128 * 8) return launch_with_operands<WHOLE, 8, 0, 128>(a, op, s);
   } else {
-    if (a.n <= kWarp * MOST) return launch_with_operands<MOST, kWarp, kSmallBlock>(a, op, s);
-    if (a.n <= 64 * MOST) return launch_with_operands<MOST, 0, 64>(a, op, s);
+    if (a.n <= kWarp * MOST) return launch_with_operands<WHOLE, MOST, kWarp, kSmallBlock>(a, op, s);
+    if (a.n <= 64 * MOST) return launch_with_operands<WHOLE, MOST, 0, 64>(a, op, s);
   }
-  if (a.n <= 128 * MOST) return launch_with_operands<MOST, 0, 128>(a, op, s);
-  if (a.n <= 256 * MOST) return launch_with_operands<MOST, 0, 256>(a, op, s);
+  if (a.n <= 128 * MOST) return launch_with_operands<WHOLE, MOST, 0, 128>(a, op, s);
+  if (a.n <= 256 * MOST) return launch_with_operands<WHOLE, MOST, 0, 256>(a, op, s);
   if constexpr (BYTES == 4) {
-    if (a.n <= 256 * 32) return launch_with_operands<32, 0, 256>(a, op, s);
+    if (a.n <= 256 * 32) return launch_with_operands<WHOLE, 32, 0, 256>(a, op, s);
   } else {
-    if (a.n <= 512 * MOST) return launch_with_operands<MOST, 0, 512>(a, op, s);
+    if (a.n <= 512 * MOST) return launch_with_operands<WHOLE, MOST, 0, 512>(a, op, s);
   }
-  if (!launch_cluster_with_operands(a, op, s)) launch_again<kVec<typename Op::T>, 512>(a, op, s);
+  if constexpr (!WHOLE) {
+    if (a.n % kVec<typename Op::T> && launch_long<WHOLE, 512>(a, op, s)) return;
+  }
+  if (launch_cluster_with_operands<WHOLE>(a, op, s) || launch_long<WHOLE, 512>(a, op, s)) return;
+  launch_again<WHOLE, 512>(a, op, s);
 }
 
-template <typename Op>
-void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  if (a.n <= kWarp * 16) return launch_held<Holding<Op, 1, 16, kWarp, kSmallBlock>>(a, op, s);
-  if (a.n <= 512 * 16) return launch_held<Holding<Op, 1, 16, 0, 512>>(a, op, s);
-  launch_again<1, 512>(a, op, s);
+// Rows of few elements that no 16 bytes divide: a thread each.
+constexpr int kTiny = 16;
+
+template <int MOST, typename Op>
+void launch_tiny(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  constexpr int VEC = kVec<typename Op::T>;
+  using Held = Holding<Op, VEC, MOST, 1, kSmallBlock>;
+  launch_short<typename SkewedShape<Op, Held>::type>(a, op, 1, kSmallBlock, stream);
+}
+
+template <bool WHOLE, typename Op>
+void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  if constexpr (std::is_base_of_v<NoEpilogueOperands, Op>) {
+    launch_rows<WHOLE>(a, op, s);
+  } else {
+    launch_rows_with_operands<WHOLE>(a, op, s);
+  }
 }
 
 template <typename Op>
@@ -241,12 +349,10 @@ cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
     for (T* const out : a.out.of) wide = wide && aligned<T>(out, a.n);
   }
   for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
-  if (!wide) {
-    launch_odd(a, op, s);
-  } else if constexpr (std::is_base_of_v<NoEpilogueOperands, Op>) {
-    launch_aligned(a, op, s);
+  if (a.n <= kTiny && a.n % kVec<T> != 0) {
+    a.n <= kTiny / 2 ? launch_tiny<kTiny / 2>(a, op, s) : launch_tiny<kTiny>(a, op, s);
   } else {
-    launch_aligned_with_operands(a, op, s);
+    wide ? launch_of_length<true>(a, op, s) : launch_of_length<false>(a, op, s);
   }
   return cudaGetLastError();
 }

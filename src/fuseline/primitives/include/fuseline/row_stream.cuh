@@ -39,7 +39,6 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #if __CUDA_ARCH__ >= 900
   using T = typename Op::T;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
-  constexpr int STEP = THREADS * VEC;
   extern __shared__ __align__(128) unsigned char smem[];  // bulk copies are slower to less
   __shared__ Mbarrier barriers[STAGES];
   const Cluster cluster;
@@ -49,15 +48,15 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     init_round_parts<Op, 2>();
   }
   Cluster::synchronize();  // no block sends to one that is not ready
-  const int begin = cluster.rank * slice, lane = threadIdx.x * VEC;
-  const int count = max(0, min(static_cast<int>(a.n) - begin, slice)), cols = count - lane;
-  const auto there = [&](int i) { return i * STEP < cols; };
+  const int begin = cluster.rank * slice;
+  const int count = max(0, min(static_cast<int>(a.n) - begin, slice));
+  const auto at = block_span<VEC, true>(begin, begin + count, slice, THREADS);
   const int64_t clusters = gridDim.x / cluster.size;
   const RowLoader<Op> loader{a, reinterpret_cast<T*>(smem), barriers, slice, begin, count};
   if (loads) {
     for (int s = 0; s < STAGES; ++s) loader.load_async(cluster.index + s * clusters, s);
   }
-  const Writer<Op, VEC, ITEMS, STEP, Shape::EARLY, decltype(there)> writer(op, begin + lane, there);
+  const Writer<Op, Shape> writer(op, at);
   unsigned turn = 0;
   for (int64_t index = cluster.index; index < a.rows; index += clusters, ++turn) {
     const int stage = turn % STAGES;
@@ -66,21 +65,21 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       held[i] = Packs<Op, VEC>::none();
-      if (!there(i)) continue;
+      if (!at(i)) continue;
 #pragma unroll
       for (int k = 0; k < Op::INPUTS; ++k) {
         held[i].v[k] =
-            unpack<typename Op::S>(load<T, VEC>(loader.place(stage, k) + lane + i * STEP));
+            unpack<typename Op::S>(load<T, VEC>(loader.place(stage, k) + at.column(i) - begin));
       }
     }
     typename Op::Row row = op.begin(a, index);
-    rounds<0>(op, row, held, a.n, there, [&](const auto& part, auto round) {
+    rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
       constexpr int ROUND = decltype(round)::value;
       const auto block = row_part<true, THREADS, ROUND>(part, THREADS);
       if (ROUND == 0 && loads) loader.load_async(index + STAGES * clusters, stage);
       return cluster_part(cluster, block, round_parts<ROUND, Op, 2>()[turn % 2], turn / 2 % 2);
     });
-    if (begin + lane == 0) op.finish(row, index);
+    if (at.first == 0) op.finish(row, index);
     if constexpr (Op::ROUNDS == 1) __syncthreads();  // before the next row's parts take their place
     if constexpr (Op::HAS_FALLBACK) {
       if (op.needs_fallback(row)) {
@@ -88,9 +87,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
         continue;
       }
     }
-    const auto to = a.out.at(index * a.n + begin + lane);
-#pragma unroll
-    for (int i = 0; i < ITEMS; ++i) writer.write(i, writer.operands(i), row, held[i], to);
+    writer.write(row, held, a.out.at(index * a.n));
   }
 #endif
 }

@@ -84,16 +84,19 @@ struct OfX : rows::NoEpilogueOperands {
   }
 };
 
-// y = exp(x - max) / sum. The exponentials are kept, taken relative to a thread's largest element.
+// y = exp(x - max) / sum. The exponentials are kept, taken relative to a thread's largest element;
+// those of fp32, whose results show each rounding, are taken again relative to the row's, and
+// divided as a processor divides.
 template <typename T_, bool HELD = true>
 struct Softmax : OfX<T_, HELD> {
   using Base = OfX<T_, HELD>;
   using typename Base::Total, typename Base::S, typename Base::T;
   using Again = Softmax<T, false>;
   static constexpr int ROUNDS = 1;
-  static constexpr bool INTENSE = true;
+  static constexpr bool INTENSE = true, EXACT = sizeof(T) == 4, KEPT = HELD && !EXACT;
   struct Row {
     S max, scale;
+    S sum;  // if EXACT
   };
 
   Again again() const { return {}; }
@@ -101,21 +104,26 @@ struct Softmax : OfX<T_, HELD> {
   template <int ROUND, int VEC, int ITEMS, typename There>
   __device__ __forceinline__ Total sum(Row& row, Packs<Softmax, VEC> (&held)[ITEMS],
                                        const There&) const {
-    const Total part = Base::template max_and_sum<HELD>(held);
+    const Total part = Base::template max_and_sum<KEPT>(held);
     row.max = part.max;
     return part;
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     row.scale = static_cast<S>(1 / all.sum);
-    if constexpr (HELD) row.scale *= exp_of<T>(row.max - all.max);
+    if constexpr (KEPT) row.scale *= exp_of<T>(row.max - all.max);
+    if constexpr (EXACT) row.sum = static_cast<S>(all.sum);
     row.max = all.max;
   }
   template <int VEC>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Softmax, VEC>& pack,
                                                 rows::NoOperands) const {
     Values<S, VEC> y = pack.v[0];
-    for (S& v : y.v) v = (HELD ? v : exp_of<T>(v - row.max)) * row.scale;
+    for (S& v : y.v) {
+      const S e = KEPT ? v : exp_of<T>(v - row.max);
+      v = e * row.scale;
+      if constexpr (EXACT) v = fma(fma(-v, row.sum, e), row.scale, v);
+    }
     return y;
   }
   __device__ void finish(const Row&, int64_t) const {}
@@ -194,6 +202,7 @@ struct DoubleSoftmax : OfX<T_, HELD> {
         if (!there(i)) continue;
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
+          if (!there(i, v)) continue;
           S& x = held[i].v[0].v[v];
           const S e = second(row, x);
           if constexpr (HELD) x = e;
@@ -331,6 +340,7 @@ struct DoubleSoftmaxBwd : OfTwo<T_, HELD> {
       if (!there(i)) continue;
 #pragma unroll
       for (int v = 0; v < VEC; ++v) {
+        if (!there(i, v)) continue;
         S& dy = held[i].v[0].v[v];
         S& x = held[i].v[1].v[v];
         if constexpr (ROUND == 0) {

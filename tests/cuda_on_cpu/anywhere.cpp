@@ -1,0 +1,83 @@
+// Operators of row_cuda.cuh on rows that begin anywhere, chosen and launched as on a GPU.
+#include "emulator.h"
+#include "fuseline/row_launch.cuh"
+#include "fuseline/softmax_cuda.cuh"
+#include "impl_cuda_rows.cuh"
+#include "ops/norm_chain/impl_cuda_rows.cuh"
+
+namespace {
+
+using namespace fuseline;
+
+template <typename Op, typename T>
+rows::ArgsOf<Op> arguments(const T* in, const T* other, T* out, int64_t rows, int64_t n,
+                           int64_t stride) {
+  rows::ArgsOf<Op> a{};
+  const T* const inputs[] = {in, other};
+  for (int k = 0; k < Op::INPUTS; ++k) a.in[k] = inputs[k], a.stride[k] = k ? n : stride;
+  a.out.of[0] = out;
+  a.rows = rows, a.n = n;
+  return a;
+}
+
+// As it is launched on a GPU.
+struct Usual {
+  template <typename Op>
+  static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
+    rows::launch(a, op, nullptr);
+  }
+};
+
+// By the kernels of clusters, of one block here.
+struct ByCluster {
+  template <typename Op>
+  static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
+    constexpr int VEC = kVec<typename Op::T>, THREADS = 256;
+    using Odd = rows::Shape<VEC, 32 / VEC, 0, THREADS, 1, false, false>;
+    const int slice = static_cast<int>(ceil_div(a.n, VEC) * VEC);
+    const auto kernel = rows::row_cluster_kernel<Op, Odd>;
+    emulator::on(kernel, static_cast<unsigned>(a.rows), THREADS, 0, nullptr)(a, op, slice);
+  }
+};
+struct ByLong {
+  template <typename Op>
+  static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
+    using T = typename Op::T;
+    constexpr int VEC = kVec<T>, THREADS = 128;
+    const int slice = static_cast<int>(ceil_div(a.n, VEC) * VEC), pitch = smem_bytes_for<T>(slice);
+    const auto kernel = rows::row_long_kernel<typename Op::Again, VEC, false, THREADS>;
+    emulator::on(kernel, static_cast<unsigned>(a.rows), THREADS, pitch * Op::INPUTS, nullptr)(
+        a, op.again(), slice, pitch);
+  }
+};
+
+template <typename How, typename Op, typename T>
+void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_t n, int64_t stride,
+         int64_t backwards) {
+  emulator::backwards = backwards;
+  How::launch(arguments<Op>(in, other, out, rows, n, stride), op);
+}
+
+}  // namespace
+
+#define EXPORT(how, kind, name, T, ...)                                                       \
+  extern "C" void kind##_##name(const T* in, const T* other, T* out, int64_t rows, int64_t n, \
+                                int64_t stride, int64_t backwards) {                          \
+    run<how>(__VA_ARGS__, in, other, out, rows, n, stride, backwards);                        \
+  }
+#define LAYER_NORM(T) \
+  (layer_norm::Forward<T, T, false>{{}, other, nullptr, 1e-5, 1.0 / n, nullptr, nullptr})
+#define EXPORT_BY(how, prefix, name, T)                                 \
+  EXPORT(how, prefix##softmax, name, T, (softmax::Softmax<T>{}))        \
+  EXPORT(how, prefix##softmax_bwd, name, T, (softmax::SoftmaxBwd<T>{})) \
+  EXPORT(how, prefix##norm_chain, name, T, (norm_chain::Forward<T>{}))  \
+  EXPORT(how, prefix##layer_norm, name, T, LAYER_NORM(T))
+#define EXPORT_ALL(name, T)                                       \
+  EXPORT_BY(Usual, , name, T)                                     \
+  EXPORT_BY(ByCluster, cluster_, name, T)                         \
+  EXPORT_BY(ByLong, long_, name, T)                               \
+  EXPORT(Usual, log_softmax, name, T, (softmax::LogSoftmax<T>{})) \
+  EXPORT(Usual, double_softmax, name, T, (softmax::DoubleSoftmax<T>{}))
+EXPORT_ALL(f32, float)
+EXPORT_ALL(f64, double)
+EXPORT_ALL(bf16, __nv_bfloat16)
