@@ -4,6 +4,7 @@ import torch
 from checker.model import RMSNorm, rstd
 
 CHECK = "forward"
+DTYPES = (torch.bfloat16,)
 
 
 def mean_square(x):

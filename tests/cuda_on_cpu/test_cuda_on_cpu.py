@@ -452,7 +452,7 @@ def test_norm_chain_of_rows_that_overflow(norms, dtype, power) -> None:
         assert (off <= 8 * torch.finfo(dtype).eps).all()
 
 
-@pytest.mark.parametrize("n", [16, 17, 62, 1001, 1502, 5003, 8192])
+@pytest.mark.parametrize("n", [17, 62, 1502, 5003, 8192])
 @pytest.mark.parametrize("kernel", ["cluster", "long"])
 @pytest.mark.parametrize("name", ["softmax", "softmax_bwd", "norm_chain", "layer_norm"])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
@@ -483,7 +483,7 @@ def test_kernels_of_clusters_in_one_block(anywhere, dtype, name, kernel, n) -> N
 ANYWHERE = ("softmax", "log_softmax", "double_softmax", "softmax_bwd", "norm_chain", "layer_norm")
 
 
-@pytest.mark.parametrize("n", [1, 3, 8, 15, 16, 17, 61, 130, 577, 1001, 1500, 5003, 17000, 20001])
+@pytest.mark.parametrize("n", [1, 3, 8, 15, 17, 130, 577, 1500, 5003, 20001])
 @pytest.mark.parametrize("name", ANYWHERE)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_a_row_does_not_know_where_it_lies(anywhere, dtype, name, n) -> None:
