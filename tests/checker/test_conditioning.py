@@ -19,7 +19,7 @@ def test_every_draw_moves_every_input_by_one_rounding(dtype):
     generator = torch.Generator().manual_seed(5)
     inputs = model.make_inputs(CASES[0], dtype, torch.device("cpu"), generator)
     dys = make_dys([inputs["x"]], generator)
-    draws = list(Recheck(spec, model.eager, inputs, dys, generator)._draws(dtype))
+    draws = list(Recheck(spec, model.eager, inputs, dys, generator).draws(dtype))
     assert len(draws) > 1
     for moved, (dy,) in draws:
         for before, after in ((inputs["x"], moved["x"]), (dys[0], dy)):
