@@ -18,22 +18,20 @@ __global__ void __launch_bounds__(MAX_THREADS, 1)
   const int64_t row = blockIdx.x;
   const int n = static_cast<int>(a.n);
   constexpr int STEP = kWarp * VEC;
-  const int lane = threadIdx.x % kWarp, begin = threadIdx.x / kWarp * ITEMS * STEP;
-  const int first = begin + lane * VEC, end = min(n, begin + ITEMS * STEP);
+  const int begin = threadIdx.x / kWarp * ITEMS * STEP;
+  const int first = begin + threadIdx.x % kWarp * VEC, end = min(n, begin + ITEMS * STEP);
   const auto store_row = [&](auto* to, const auto& packs) {
-    SkewedRow<std::remove_pointer_t<decltype(to)>, VEC> out(to, lane, kWarp);
+    SkewedRow<std::remove_pointer_t<decltype(to)>, VEC> out(to);
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
-      out.put(packs[i], first + i * STEP, lane == 0 && i == 0, end);
-    }
+    for (int i = 0; i < ITEMS; ++i) out.put(packs[i], first + i * STEP, i == 0, end);
   };
   const auto scale = a.load_scale();
   Whole<T> packs[ITEMS];
   load_row(a.x + row * a.x_stride, first, STEP, n, a.x + (a.rows - 1) * a.x_stride + n, packs);
   if constexpr (ADDS) {
     Whole<T> other[ITEMS];
-    const T* const end_of = a.residual + (a.rows - 1) * a.residual_stride + n;
-    load_row(a.residual + row * a.residual_stride, first, STEP, n, end_of, other);
+    const T* const last = a.residual + (a.rows - 1) * a.residual_stride + n;
+    load_row(a.residual + row * a.residual_stride, first, STEP, n, last, other);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) packs[i] = sum_of(packs[i], other[i]);
     store_row(a.new_residual + row * a.n, packs);

@@ -60,8 +60,7 @@ struct WarpColumns {
   // Writes the outputs to where `to` has the warp's first column, `first` of the row.
   __device__ __forceinline__ void write(const Op& op, const typename Op::Row& row, int64_t first,
                                         const OutputPointers<typename Op::T, Op::OUTPUTS>& to) {
-    const int lane = threadIdx.x % kWarp;
-    SkewedOutputs<Op, VEC, WHOLE ? 0 : Op::OUTPUTS> skewed(to, lane, kWarp);
+    SkewedOutputs<Op, VEC, WHOLE ? 0 : Op::OUTPUTS> skewed(to);
     for (int time = 0; time < times; ++time) {
       const auto at = span(time);
       Held held;
@@ -74,7 +73,7 @@ struct WarpColumns {
           if (at(i)) store_outputs<VEC>(to, at.column(i), y);
         } else {
           const auto operands = op.template some_operands<VEC>(at, i, first);
-          const bool begins = lane == 0 && time == 0 && i == 0;
+          const bool begins = time == 0 && i == 0;
           skewed.put(op.out(row, held[i], operands), at.column(i), begins, count);
         }
       }

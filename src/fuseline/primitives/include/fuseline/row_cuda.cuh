@@ -74,16 +74,15 @@ __device__ __forceinline__ void store_outputs(const OutputPointers<T, COUNT>& to
   for (int k = 0; k < COUNT; ++k) store<T, VEC>(to.of[k] + at, pack<T>(output(y, k)));
 }
 
-// The output rows of a thread, where they may begin anywhere.
+// The output rows of a warp, where they may begin anywhere.
 template <typename Op, int VEC, int COUNT = Op::OUTPUTS>
 struct SkewedOutputs {
   using T = typename Op::T;
   SkewedOutputs<Op, VEC, COUNT - 1> others;
   SkewedRow<T, VEC> last;
 
-  __device__ __forceinline__ SkewedOutputs(const OutputPointers<T, Op::OUTPUTS>& to, int lane,
-                                           int width)
-      : others(to, lane, width), last(to.of[COUNT - 1], lane, width) {}
+  __device__ __forceinline__ explicit SkewedOutputs(const OutputPointers<T, Op::OUTPUTS>& to)
+      : others(to), last(to.of[COUNT - 1]) {}
   template <typename Values>
   __device__ __forceinline__ void put(const Values& y, int col, bool first, int end) {
     others.put(y, col, first, end);
@@ -93,7 +92,7 @@ struct SkewedOutputs {
 template <typename Op, int VEC>
 struct SkewedOutputs<Op, VEC, 0> {
   template <typename To>
-  __device__ __forceinline__ SkewedOutputs(const To&, int, int) {}
+  __device__ __forceinline__ explicit SkewedOutputs(const To&) {}
   template <typename Values>
   __device__ __forceinline__ void put(const Values&, int, bool, int) {}
 };
@@ -325,12 +324,11 @@ struct Writer {
         if (at(i)) store_outputs<VEC>(from, i * at.step, y);
       }
     } else {
-      const int lane = threadIdx.x % kWarp, end = at.first + at.count;
-      SkewedOutputs<Op, VEC> skewed(to, lane, kWarp);
+      SkewedOutputs<Op, VEC> skewed(to);
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         const auto operands = op.template some_operands<VEC>(at, i, 0);
-        skewed.put(op.out(row, held[i], operands), at.column(i), lane == 0 && i == 0, end);
+        skewed.put(op.out(row, held[i], operands), at.column(i), i == 0, at.first + at.count);
       }
     }
   }

@@ -44,16 +44,16 @@ using Clustered =
     Shape<VEC, ELEMENTS / VEC, 0, 256,
           std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / 256) + (ELEMENTS == 32 && kOneMore<Op>)>;
 
-// Shapes that do the same for rows that are not WHOLE, with the registers that this takes. One of
-// them serves any number of threads a row, or a block, which the launch says.
+// Shapes that do the same for rows that are not WHOLE, with the registers that this takes. One
+// Short serves any number of threads a row, or a block, which the launch says.
 template <typename Op, typename Held>
 struct SkewedShape {
   static constexpr int THREADS = Held::ROW_IS_BLOCK ? 512 : kSmallBlock;
   static constexpr int EASE = std::is_base_of_v<NoEpilogueOperands, Op> ? 4 : 3;
   static constexpr int BLOCKS =
       Plan<Op>::threads_per_sm(Held::ITEMS * Held::VEC) * EASE / 4 / THREADS;
-  using type = Shape<Held::VEC, Held::ITEMS, Held::ROW_IS_BLOCK ? 0 : kWarp, THREADS,
-                     std::max(1, BLOCKS), false, false>;
+  using Short = Shape<Held::VEC, Held::ITEMS, Held::ROW_IS_BLOCK ? 0 : kWarp, THREADS,
+                      std::max(1, BLOCKS), false, false>;
   using Clustered = Shape<Held::VEC, Held::ITEMS, 0, Held::MAX_THREADS,
                           std::max(1, std::min(3, Held::MIN_BLOCKS - 1)), false, false>;
 };
@@ -68,7 +68,17 @@ void launch_whole(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   kernel<<<blocks, Shape::MAX_THREADS, 0, stream>>>(a, op);
 }
 
-// `width` threads a row, of blocks of `threads`.
+template <bool WHOLE, int THREADS, typename Op>
+void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  using Again = typename Op::Again;
+  const auto kernel = row_again_kernel<Again, kVec<typename Op::T>, WHOLE, THREADS>;
+  static PerDeviceCache done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
+  kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
+}
+
+// `width` threads a row, of blocks of `threads`. GPUs before sm_80 have too little shared memory
+// for some rows of fp64.
 template <typename Shape, typename Op>
 void launch_short(const ArgsOf<Op>& a, const Op& op, int width, int threads, cudaStream_t stream) {
   using T = typename Op::T;
@@ -79,6 +89,7 @@ void launch_short(const ArgsOf<Op>& a, const Op& op, int width, int threads, cud
           shared);
   const int row_pitch = smem_bytes_for<T>(a.n), rows = threads / width;
   const int pitch = rows * row_pitch;
+  if (Op::INPUTS * pitch > most_shared()) return launch_again<false, 512>(a, op, stream);
   const auto blocks = static_cast<unsigned>(ceil_div(a.rows, rows));
   kernel<<<blocks, threads, Op::INPUTS * pitch, stream>>>(a, op, log2_at_least(width), pitch,
                                                           row_pitch);
@@ -91,7 +102,7 @@ void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   } else {
     constexpr int THREADS = Shape::MAX_THREADS;
     constexpr int WIDTH = Shape::ROW_IS_BLOCK ? THREADS : Shape::ROW_THREADS;
-    launch_short<typename SkewedShape<Op, Shape>::type>(a, op, WIDTH, THREADS, stream);
+    launch_short<typename SkewedShape<Op, Shape>::Short>(a, op, WIDTH, THREADS, stream);
   }
 }
 
@@ -160,31 +171,23 @@ bool launch_long(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   return false;
 }
 
-template <bool WHOLE, int THREADS, typename Op>
-void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  using Again = typename Op::Again;
-  const auto kernel = row_again_kernel<Again, kVec<typename Op::T>, WHOLE, THREADS>;
-  static PerDeviceCache done;
-  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
-  kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
-}
-
 template <bool WHOLE, int ROW_THREADS, typename Op>
 void launch_few(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   constexpr int VEC = kVec<typename Op::T>;
   launch_held<WHOLE, Holding<Op, VEC, Plan<Op>::FEW, ROW_THREADS, kSmallBlock>>(a, op, s);
 }
 
-// Of odd rows a warp at most, up to 32 elements a thread: those of a block would wait for each
+// Odd rows by a warp at most, with 16 elements a thread or 32: those of a block would wait for each
 // other more often than they compute.
 template <typename Op>
 void launch_odd(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   constexpr int VEC = kVec<typename Op::T>;
-  if (a.n <= 4 * 16) return launch_held<false, Holding<Op, VEC, 16, 4, kSmallBlock>>(a, op, s);
-  if (a.n <= 8 * 16) return launch_held<false, Holding<Op, VEC, 16, 8, kSmallBlock>>(a, op, s);
-  if (a.n <= 16 * 16) return launch_held<false, Holding<Op, VEC, 16, 16, kSmallBlock>>(a, op, s);
-  if (a.n <= 32 * 16) return launch_held<false, Holding<Op, VEC, 16, 32, kSmallBlock>>(a, op, s);
-  launch_held<false, Holding<Op, VEC, 32, kWarp, kSmallBlock>>(a, op, s);
+  if (a.n > kWarp * 16) {
+    return launch_held<false, Holding<Op, VEC, 32, kWarp, kSmallBlock>>(a, op, s);
+  }
+  using Held = Holding<Op, VEC, 16, kWarp, kSmallBlock>;
+  const int width = 1 << log2_at_least(ceil_div(a.n, 16));
+  launch_short<typename SkewedShape<Op, Held>::Short>(a, op, width, kSmallBlock, s);
 }
 
 template <bool WHOLE, typename Op>
@@ -329,7 +332,7 @@ template <int MOST, typename Op>
 void launch_tiny(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   constexpr int VEC = kVec<typename Op::T>;
   using Held = Holding<Op, VEC, MOST, 1, kSmallBlock>;
-  launch_short<typename SkewedShape<Op, Held>::type>(a, op, 1, kSmallBlock, stream);
+  launch_short<typename SkewedShape<Op, Held>::Short>(a, op, 1, kSmallBlock, stream);
 }
 
 template <bool WHOLE, typename Op>

@@ -62,8 +62,8 @@ __device__ __forceinline__ void store_elements(T* row, const Pack<T, VEC>& p, in
   }
 }
 
-// A thread's packs of a row, STEP columns apart from `first` on; zero from column `n` on. Memory is
-// read in 16 bytes at multiples of 16, two of which a pack is shifted together from, and nothing
+// A thread's packs of a row, `step` columns apart from `first` on; zero from column `n` on. Memory
+// is read in 16 bytes at multiples of 16, two of which a pack is shifted together from, and nothing
 // behind the tensor's `end`.
 template <int ITEMS, typename T>
 __device__ __forceinline__ void load_row(const T* row, int first, int step, int n, const T* end,
@@ -98,41 +98,40 @@ __device__ __forceinline__ void load_row(const T* row, int first, int step, int 
   }
 }
 
-// Writes packs to a row that begins anywhere, in whole packs at multiples of their size: a pack
-// leaves as part of two of those, the other parts of which neighbouring lanes hold.
+// Writes a warp's packs to a row that begins anywhere, in whole packs at multiples of their size: a
+// pack leaves as part of two of those, the other parts of which neighbouring lanes hold.
 template <typename T, int VEC>
 class SkewedRow {
  public:
   static constexpr int BYTES = sizeof(Pack<T, VEC>);
 
-  // `lane` is one of `width` (a power of two) neighbouring lanes, of a row or of a part of it.
-  __device__ __forceinline__ SkewedRow(T* row, int lane, int width)
+  __device__ __forceinline__ explicit SkewedRow(T* row)
       : row_(row),
-        before_(static_cast<int>(reinterpret_cast<uintptr_t>(row) % BYTES / sizeof(T))),
-        lane_(lane),
-        from_(threadIdx.x % kWarp - lane + (lane + width - 1) % width) {}
+        before_(static_cast<int>(reinterpret_cast<uintptr_t>(row) % BYTES / sizeof(T))) {}
 
-  // Writes `pack` to `col`, `first` of its lanes' columns or `width` packs after the call before;
-  // these columns end at `end`. All lanes of a warp call.
+  // Writes `pack` to `col`, a warp's packs after the call before, unless that is the `first`; the
+  // warp's columns end at `end`. All its lanes call.
   __device__ __forceinline__ void put(const Pack<T, VEC>& pack, int col, bool first, int end) {
+    const int lane = threadIdx.x % kWarp;
     const Bits mine = *reinterpret_cast<const Bits*>(&pack);
     Bits neighbour;
 #pragma unroll
     for (int j = 0; j < BYTES / 4; ++j) {
-      neighbour.w[j] = __shfl_sync(kFullMask, mine.w[j], from_);
+      neighbour.w[j] = __shfl_sync(kFullMask, mine.w[j], (lane + kWarp - 1) % kWarp);
     }
-    const Bits previous = lane_ == 0 ? left_ : neighbour;
+    const Bits previous = lane == 0 ? left_ : neighbour;
     left_ = neighbour;
     if (col >= end) return;
     const Pack<T, VEC> out =
         before_ ? as_pack<Pack<T, VEC>>(shifted(previous, mine, BYTES - before_ * sizeof(T)))
                 : pack;
-    // What lies before the first pack others write; what is behind the last, its lane.
+    // What lies before the warp's first pack another warp writes; behind its last, it itself.
+    const bool begins = first && lane == 0;
     const int begin = col - before_;
-    if (!(first && before_) && begin + VEC <= end) {
+    if (!(begins && before_) && begin + VEC <= end) {
       store<T, VEC>(row_ + begin, out);
     } else {
-      store_elements(row_, out, begin, first ? col : begin, end);
+      store_elements(row_, out, begin, begins ? col : begin, end);
     }
     if (before_ && col + VEC >= end) store_elements(row_, pack, col, col + VEC - before_, end);
   }
@@ -141,8 +140,7 @@ class SkewedRow {
   using Bits = Words<BYTES / 4>;
   T* const row_;
   const int before_;  // elements between a multiple of a pack's size and the row's beginning
-  const int lane_, from_;
-  Bits left_{};  // lane 0: what the last lane had
+  Bits left_{};       // lane 0: what the last lane had
 };
 
 }  // namespace fuseline
