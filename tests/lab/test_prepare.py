@@ -35,7 +35,7 @@ def base(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where the pretended workers write what they took, in place of the real ones."""
-    monkeypatch.setattr(prepare, "process", fake_preparer)
+    monkeypatch.setattr(prepare, "entry", fake_preparer)
     return tmp_path / "log"
 
 
@@ -106,8 +106,8 @@ FOUR = [group(f"{i}") for i in range(4)]
     ("groups", "change"),
     [
         (FOUR[:3], {}),
-        (FOUR, {"cores": lambda: 1}),
-        (FOUR, {"inductor": SimpleNamespace(max_autotune=True)}),
+        (FOUR, {"fuselab.commands.prepare.cores": lambda: 1}),
+        (FOUR, {"torch._inductor.config": SimpleNamespace(max_autotune=True)}),
         ([group(f"{i}", "eager", "triton") for i in range(4)], {}),
     ],
     ids=["few groups", "few cores", "benchmarks while it compiles", "nothing compiles"],
@@ -120,7 +120,7 @@ def test_where_it_does_not_pay_or_would_mislead_nothing_happens(
     change: dict[str, Any],
 ) -> None:
     for name, value in change.items():
-        monkeypatch.setattr(prepare, name, value)
+        monkeypatch.setattr(name, value)
     prepare.run(groups, "cpu", 5, str(log))
     assert (capsys.readouterr().err, taken(log)) == ("", [])
 

@@ -48,7 +48,7 @@ def tile(table: Table, n: int) -> Tile:
 
 FAKE = (
     f"import sys; sys.path.insert(0, {str(Path(OPS).parent)!r}); import fake_tuner; "
-    "from fuselab.commands import tune; tune.process = fake_tuner; "
+    "from fuselab.commands import tune; tune.entry = fake_tuner; "
 )
 
 
@@ -92,7 +92,7 @@ def test_a_table_is_measured_proven_and_written_and_a_killed_command_goes_on(
 def test_a_budget_ends_the_measuring_and_the_same_command_goes_on(
     folders: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(tune, "process", fake_tuner)
+    monkeypatch.setattr(tune, "entry", fake_tuner)
     problems, told = [], []
     for _ in range(12):
         code = tune.run(OPS, Filters(), device="cpu", budget=1)

@@ -13,7 +13,7 @@ from fuselab.commands import exits, select
 from fuselab.commands.progress import Steps
 from fuselab.plan import Filters, expand
 from fuselab.runner import Worker
-from fuselab.worker import process
+from fuselab.worker import entry
 from fuseline.core.spec import OpSpec
 from fuseline.testing import CheckReport
 
@@ -105,7 +105,7 @@ def run(
         "level": level,
     }
     verdicts = []
-    with Worker(process.main, chosen, timeout * PATIENCE) as worker, Steps(len(todo)) as steps:
+    with Worker(entry.main, chosen, timeout * PATIENCE) as worker, Steps(len(todo)) as steps:
         for op, source, impl in todo:
             verdict = _ask(worker, op, source, impl, options)
             verdicts.append(verdict)

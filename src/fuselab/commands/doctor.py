@@ -17,7 +17,7 @@ from fuselab.commands.selftest import BAD, GOOD, NOTE, QUIET, Item, findings, ta
 from fuselab.lock import device_lock
 from fuselab.roofs import Roofs
 from fuselab.runner import Worker, WorkerError
-from fuselab.worker import process
+from fuselab.worker import entry
 from fuseline.core import native
 
 # The binary holds a static CUDA 13 runtime, which needs this driver or a newer one.
@@ -32,7 +32,7 @@ def run(*, device: str | None = None, as_json: bool = False) -> int:
     facts: dict[str, Any] = {}
     measured: Roofs | None = None
     try:
-        with device_lock(chosen), Worker(process.main, chosen) as worker:
+        with device_lock(chosen), Worker(entry.main, chosen) as worker:
             reply = worker.ask("selftest")
             facts = worker.environment
     except WorkerError as error:

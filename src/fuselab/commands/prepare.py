@@ -16,13 +16,13 @@ from pathlib import Path
 from queue import SimpleQueue
 from time import monotonic
 
-from torch._inductor import config as inductor
+import torch
 
 from fuselab import caches, environment, rivals
 from fuselab.commands.progress import Steps
 from fuselab.model import Group
 from fuselab.runner import Cancelled, Worker, WorkerError
-from fuselab.worker import process
+from fuselab.worker import entry
 from fuselab.worker.baselines import COMPILE
 
 MOST_PROCESSES = 8
@@ -95,6 +95,7 @@ def _compiling(group: Group, marks: Marks) -> tuple[str, ...]:
 def _choices_are_stored() -> bool:
     """Say whether a compiler would store what it finds fastest while others use the device."""
     triton = os.environ.get("TRITON_CACHE_AUTOTUNING", "")
+    inductor = torch._inductor.config
     return bool(inductor.max_autotune or inductor.max_autotune_gemm or triton)
 
 
@@ -108,7 +109,7 @@ def _spread(
 
     def serve() -> None:
         try:
-            with Worker(process.main, device, timeout, log, cancel=cancel) as worker:
+            with Worker(entry.main, device, timeout, log, cancel=cancel) as worker:
                 for task in left:
                     done.put((task, worker.ask("prepare", task, 1 / (2 * count)).results))
         except (WorkerError, Cancelled):

@@ -20,7 +20,7 @@ from fuselab.precision import estimate_s
 from fuselab.report import build, text
 from fuselab.runner import Worker
 from fuselab.store import Store
-from fuselab.worker import process
+from fuselab.worker import entry
 
 LOG = "worker.log"
 FAILURES = (Status.INCORRECT, Status.INVALID, Status.TIMEOUT, Status.CRASHED, Status.ERROR)
@@ -106,7 +106,7 @@ def _lacking(plan: Sequence[Group], store: Store, fresh: bool) -> list[Group]:
 def measure(todo: Sequence[Group], store: Store, device: str, timeout: float, log: str) -> None:
     """Compile in parallel, then measure alone, and store a group at a time."""
     prepare.run(todo, device, timeout, log)
-    with Worker(process.main, device, timeout, log) as worker, Steps(len(todo)) as steps:
+    with Worker(entry.main, device, timeout, log) as worker, Steps(len(todo)) as steps:
         for step in runner.run(todo, worker):
             store.set_environment(step.environment)
             store.write(step.group, step.measurements)

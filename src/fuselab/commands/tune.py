@@ -28,7 +28,7 @@ from fuselab.model import Group, Status
 from fuselab.plan import Filters, PlanError, check_names
 from fuselab.runner import Worker
 from fuselab.store import Store
-from fuselab.worker import process, specs
+from fuselab.worker import entry, specs
 from fuseline.core import tuned
 from fuseline.core.spec import OpSpec, Tuning
 from fuseline.core.tuned import Entry, Key, Table, Tile
@@ -64,7 +64,7 @@ def run(
     reason = spec.implementation(tuning.impl).unavailable(chosen.split(":")[0])
     if reason:
         raise PlanError(f"device: got {chosen!r}, which {target} cannot be tuned on: {reason}")
-    with device_lock(chosen), Worker(process.main, chosen, timeout) as worker:
+    with device_lock(chosen), Worker(entry.main, chosen, timeout) as worker:
         worker.ask("environment")
         end = monotonic() + budget  # not before: it must get somewhere even where a start is slow
         gpu = str(worker.environment.get("gpu") or worker.environment.get("cpu", "cpu"))

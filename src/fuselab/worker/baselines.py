@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
-import torch._dynamo
-import torch._inductor.config
-from torch._dynamo.utils import counters
 
 from fuselab import rivals
 from fuselab.rivals.rival import Rival
@@ -122,6 +120,7 @@ def _script(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _compile(fn: Callable[..., Any], device_type: str) -> Callable[..., Any]:
+    # Loaded here or by the worker: it takes as long as torch, and most processes go without.
     torch._dynamo.reset()
     if device_type == "cpu":
         # Inductor's pool of compilers starts up beside the timing and takes the cores from it.
@@ -156,6 +155,9 @@ class CompileWatch:
 
 
 def _dynamo_counts() -> tuple[int, int]:
+    if "torch._dynamo" not in sys.modules:
+        return 0, 0
+    counters = torch._dynamo.utils.counters
     return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch.utils.benchmark import Timer
 
 from fuselab import environment

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from fuselab.timers import Call
 from fuselab.worker.inputs import tensors
@@ -77,12 +76,13 @@ def _device_peak(call: Call, device: torch.device) -> int:
 
 def cpu_profile(call: Call) -> tuple[int, dict[str, int]]:
     """Return the peak of torch's CPU allocations, and the outermost operators with their count."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    # What is below torch.profiler: that loads torch's compiler to ask for one of its settings.
+    with torch.autograd.profiler.profile(profile_memory=True) as profiler:
         kept = call()
     del kept
     used = peak = end = 0
     operators: Counter[str] = Counter()
-    results = profiler.profiler.kineto_results
+    results = profiler.kineto_results
     for event in sorted(results.events(), key=lambda event: event.start_ns()):
         if event.name() == "[memory]":
             used += event.nbytes()

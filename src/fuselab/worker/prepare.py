@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch._inductor.config
 
 from fuselab.model import Group, Status
 from fuselab.worker import baselines

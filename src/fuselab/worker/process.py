@@ -11,6 +11,7 @@ from __future__ import annotations
 import faulthandler
 import fcntl
 import gc
+import importlib
 import os
 import signal
 import sys
@@ -21,6 +22,7 @@ import torch
 
 from fuselab import environment
 from fuselab.worker import group, prepare, selftest, specs
+from fuselab.worker.baselines import COMPILE
 from fuselab.worker.protocol import Fatal
 from fuseline.core.spec_fields import OpSpecError
 from fuseline.testing import check
@@ -62,6 +64,8 @@ def _answer(request: tuple[Any, ...], device: str, emit: Any) -> None:
     kind, *arguments = request
     if kind == "group":
         wanted, skip = arguments
+        if COMPILE in wanted.impls:
+            _load_compiler(emit)
         group.run(wanted, frozenset(skip), emit)
     elif kind == "prepare":
         wanted, share = arguments
@@ -76,6 +80,14 @@ def _answer(request: tuple[Any, ...], device: str, emit: Any) -> None:
             emit("result", str(error) if isinstance(error, OpSpecError) else told(error))
     elif kind == "selftest":
         emit("result", selftest.run(torch.device(device), emit))
+
+
+def _load_compiler(emit: Any) -> None:
+    """Load torch's compiler before anything is timed; workers that compile nothing go without."""
+    if "torch._dynamo" not in sys.modules:
+        emit("start", COMPILE, "compile")
+        importlib.import_module("torch._dynamo")
+        gc.freeze()
 
 
 def _checker_options(options: dict[str, Any]) -> dict[str, Any]:
