@@ -43,7 +43,7 @@ def test_native_code_includes_only_stable_headers(path: Path) -> None:
     allowed = re.compile(
         r"torch/(headeronly|csrc/stable|csrc/inductor/aoti_torch/c)/|fuseline/|impl_|(tensor|takeover|isa)\.h"
         # No part of the binary, compiled where it is used: fuseline/jax/handlers.cpp.
-        r"|kernels\.h|xla/ffi/|build_info\.h|cuda|sys/mman\.h|dlfcn\.h|immintrin\.h|[a-z_]+$|c[a-z]+$"
+        r"|kernels\.h|xla/ffi/|build_info\.h|cuda|cooperative_groups\.h|sys/mman\.h|dlfcn\.h|immintrin\.h|[a-z_]+$|c[a-z]+$"
     )
     for include in re.findall(r'#include\s+[<"]([^>"]+)[>"]', path.read_text()):
         assert allowed.match(include), include

@@ -47,7 +47,7 @@ struct ByLong {
     const int slice = static_cast<int>(ceil_div(a.n, VEC) * VEC), pitch = smem_bytes_for<T>(slice);
     const auto kernel = rows::row_long_kernel<typename Op::Again, VEC, false, THREADS>;
     emulator::on(kernel, static_cast<unsigned>(a.rows), THREADS, pitch * Op::INPUTS, nullptr)(
-        a, op.again(), slice, pitch);
+        a, op.again(), {1, 1, slice, pitch});
   }
 };
 

@@ -1,5 +1,5 @@
-// Clusters of one block, in place of fuseline/cluster.cuh: what a block does of a row that it holds
-// alone.
+// Stands in for fuseline/cluster.cuh: clusters of one block, which does what it does of a row that
+// it holds alone, or with BLOCKS_AT_ONCE of several.
 #pragma once
 
 #include "fuseline/async.cuh"
@@ -11,7 +11,12 @@ namespace fuseline {
 constexpr int kMaxCluster = 16;
 
 struct Cluster {
-  unsigned size = 1, rank = 0, index = blockIdx.x;
+#ifdef BLOCKS_AT_ONCE
+  unsigned size = emulator::cluster_size;
+#else
+  unsigned size = 1;
+#endif
+  unsigned rank = blockIdx.x % size, index = blockIdx.x / size;
   static void arrive_relaxed() {}
   static void wait() {}
   static void synchronize() { __syncthreads(); }
@@ -24,8 +29,24 @@ struct ClusterParts {
 };
 
 template <typename Part>
-Part cluster_part(const Cluster&, const Part& block, ClusterParts<Part>&, unsigned = 0) {
-  return block;
+Part cluster_part(const Cluster& cluster, const Part& block, ClusterParts<Part>&, unsigned = 0) {
+  if (cluster.size == 1) return block;
+#ifdef BLOCKS_AT_ONCE
+  static thread_local emulator::Exchange* exchange;
+  if (threadIdx.x == 0) {
+    {
+      const std::lock_guard<std::mutex> guard(emulator::lock);
+      exchange = &emulator::exchanged[{cluster.index, emulator::exchanges++}];
+    }
+    std::memcpy(exchange->parts[cluster.rank], &block, sizeof(Part));
+    ++exchange->count;
+    while (exchange->count < cluster.size) emulator::pause();
+  }
+  __syncthreads();
+  Part part;
+  std::memcpy(&part, exchange->parts[threadIdx.x & (cluster.size - 1)], sizeof(Part));
+  return over_lanes(part, cluster.size);
+#endif
 }
 
 using ClusterSum = ClusterParts<double>;

@@ -1,7 +1,8 @@
 // CUDA C++ on a CPU: what kernels ask of the language, the device and the runtime. One block runs
 // at a time, each of its threads a fiber that runs until it has to wait for others, and each warp
 // as far as it can: who reads too late what another warp writes again, or too early what one has
-// yet to write, reads something else. Tests reverse the order of fibers as well.
+// yet to write, reads something else. Tests reverse the order of fibers as well. Blocks that wait
+// for each other are threads of the processor, where BLOCKS_AT_ONCE gives each its own memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,16 +12,26 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <thread>
 #include <vector>
 
+#ifdef BLOCKS_AT_ONCE
+#define OF_BLOCK thread_local
+#else
+#define OF_BLOCK
+#endif
 #undef __shared__
-#define __shared__ static
+#define __shared__ static OF_BLOCK
 #undef __launch_bounds__
 #define __launch_bounds__(...)
 #undef __grid_constant__
@@ -28,8 +39,8 @@
 #undef __noinline__
 #define __noinline__
 
-inline uint3 threadIdx, blockIdx;
-inline dim3 blockDim, gridDim;
+inline OF_BLOCK uint3 threadIdx, blockIdx;
+inline OF_BLOCK dim3 blockDim, gridDim;
 
 namespace emulator {
 
@@ -37,7 +48,7 @@ constexpr int kWarp = 32, kMostThreads = 1024, kStack = 128 << 10;
 constexpr int kSms = 2;                 // so few that blocks have several rows
 constexpr int kMostShared = 227 << 10;  // bytes of a block, as on Hopper
 
-alignas(128) inline unsigned char shared[kMostShared];
+alignas(128) inline OF_BLOCK unsigned char shared[kMostShared];
 inline bool backwards = false;  // the order of the fibers
 
 // Threads that wait for each other.
@@ -58,7 +69,7 @@ struct Fiber {
     const void* from;
   };
   ucontext_t context;
-  std::unique_ptr<char[]> stack{new char[kStack]};
+  std::unique_ptr<char[]> stack;
   const Meeting* waits_for = nullptr;
   unsigned round = 0;  // of the meeting that it waits for
   bool done = false;
@@ -72,18 +83,26 @@ struct Warp {
   double values[2][kWarp];  // of a shuffle and of the next, which some lanes may have come to
 };
 
-inline Fiber fibers[kMostThreads];
-inline Warp warps[kMostThreads / kWarp];
-inline Meeting block;
-inline ucontext_t scheduler;
-inline int current;
-inline const std::function<void()>* body;
+inline OF_BLOCK Fiber fibers[kMostThreads];
+inline OF_BLOCK Warp warps[kMostThreads / kWarp];
+inline OF_BLOCK Meeting block, pass;  // pass: the next time that all warps have their turn
+inline OF_BLOCK ucontext_t scheduler;
+inline OF_BLOCK int current;
+inline OF_BLOCK const std::function<void()>* body;
 
 inline void meet(Meeting& meeting) {
   ++meeting.arrived;
   Fiber& fiber = fibers[current];
   fiber.waits_for = &meeting, fiber.round = meeting.round;
   if (!meeting.complete()) swapcontext(&fiber.context, &scheduler);
+  fiber.waits_for = nullptr;
+}
+
+// Lets other warps and blocks go on.
+inline void pause() {
+  Fiber& fiber = fibers[current];
+  fiber.waits_for = &pass, fiber.round = pass.round, ++pass.arrived;
+  swapcontext(&fiber.context, &scheduler);
   fiber.waits_for = nullptr;
 }
 
@@ -99,6 +118,7 @@ inline void begin(int threads) {
     if (t % kWarp == 0) warps[t / kWarp] = Warp{{std::min(kWarp, threads - t)}};
     Fiber& fiber = fibers[t];
     fiber.done = false, fiber.waits_for = nullptr, fiber.copies.assign(1, {});
+    if (!fiber.stack) fiber.stack.reset(new char[kStack]);
     getcontext(&fiber.context);
     fiber.context.uc_stack = {fiber.stack.get(), 0, kStack};
     fiber.context.uc_link = &scheduler;
@@ -133,6 +153,10 @@ inline void run_block(int threads) {
       const int first = (backwards ? count - 1 - i : i) * kWarp;
       ran |= run_warp(first, std::min(kWarp, threads - first));
     }
+    if (pass.arrived) {
+      pass.arrived = 0, ++pass.round, ran = true;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
   }
   if (block.members) std::fprintf(stderr, "threads wait for each other for ever\n"), std::abort();
 }
@@ -151,6 +175,37 @@ auto on(void (*kernel)(Parameters...), dim3 grid, int threads, int bytes, cudaSt
     }
   };
 }
+
+#ifdef BLOCKS_AT_ONCE
+inline std::atomic<unsigned> arrived;  // blocks, at the grid's barrier
+inline OF_BLOCK unsigned cluster_size = 1, exchanges = 0;
+
+// What the blocks of a cluster leave for each other in one exchange.
+struct Exchange {
+  std::atomic<unsigned> count{0};
+  alignas(16) unsigned char parts[16][64];
+};
+inline std::map<std::pair<unsigned, unsigned>, Exchange> exchanged;
+inline std::mutex lock;
+
+// Runs all blocks at once.
+template <typename... Parameters, typename... Arguments>
+void together(void (*kernel)(Parameters...), int blocks, int cluster, int threads,
+              const Arguments&... arguments) {
+  arrived = 0, exchanged.clear();
+  const std::function<void()> call = [&] { kernel(arguments...); };
+  std::vector<std::thread> running;
+  for (int i = 0; i < blocks; ++i) {
+    running.emplace_back([&, i] {
+      body = &call, gridDim = dim3(blocks), blockDim = dim3(threads), cluster_size = cluster;
+      blockIdx = {static_cast<unsigned>(i), 0, 0};
+      std::memset(shared, 0xff, sizeof(shared));
+      run_block(threads);
+    });
+  }
+  for (auto& block : running) block.join();
+}
+#endif
 
 // What `lane` of the calling thread's warp gives.
 template <typename T, typename Lane>

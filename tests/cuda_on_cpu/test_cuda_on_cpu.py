@@ -1,7 +1,7 @@
 """CUDA kernels where there is no GPU: compiled for the CPU, a block at a time (emulator.h).
 
-What this cannot see: clusters of several blocks, grids that are resident as a whole, and bulk
-copies, which are those of GPUs before sm_90 here; and how quick anything is.
+What this cannot see: most clusters of several blocks and grids that are resident as a whole, and
+bulk copies, which are those of GPUs before sm_90 here; and how quick anything is.
 """
 
 from __future__ import annotations
@@ -66,13 +66,14 @@ def build(tmp_path_factory):
         (folder / "ops" / name).mkdir(parents=True)
         for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
             (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
-    for name in ("async_packs.cuh", "cluster.cuh"):
+    for name in ("async_packs.cuh", "cluster.cuh", "grid.cuh"):
         shutil.copy(HERE / name, folder / "fuseline")
     operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
     include = [f"-I{p}" for p in (folder, HERE, *operators)]
 
     def library(name: str) -> ctypes.CDLL:
         command = [CXX, "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *include]
+        command += ["-fno-gnu-unique"]  # grid.cpp has other variables of the same names
         command += ["-isystem", CUDA / "include", HERE / f"{name}.cpp", "-o", folder / name]
         subprocess.run(command, check=True)
         return ctypes.CDLL(str(folder / name))
@@ -85,9 +86,9 @@ def library_fixture(name: str) -> Any:
 
 
 NAMES_OF_LIBRARIES = (
-    "anywhere", "backward", "chain", "forward", "gelu", "norms", "reductions", "rms"
+    "anywhere", "backward", "chain", "forward", "gelu", "grid", "norms", "reductions", "rms"
 )  # fmt: skip
-anywhere, backward, chain, forward, gelu, norms, reductions, rms = map(
+anywhere, backward, chain, forward, gelu, grid, norms, reductions, rms = map(
     library_fixture, NAMES_OF_LIBRARIES
 )
 
@@ -478,6 +479,134 @@ def test_kernels_of_clusters_in_one_block(anywhere, dtype, name, kernel, n) -> N
     off = (found[0].double() - usual.double()).abs() / size
     orders = 1 if dtype == BF16 else max(1, n // 128)  # of sums whose terms cancel
     assert off.max() <= 8 * orders * torch.finfo(dtype).eps
+
+
+# How blocks share rows of 32 pieces: cluster, grid, or a grid that reads again; pieces of a block;
+# groups. A block of the last sharing but one has one piece where the others have three.
+SHARINGS = ((0, 2, 1), (1, 1, 1), (1, 2, 2), (1, 3, 1), (2, 1, 1))
+SHARED = ("softmax", "softmax_bwd", "double_softmax", "norm_chain", "layer_norm")
+
+
+def shared_rows(library, name, given, shape, sharing, backwards=0, dtype=F32) -> list[Tensor]:
+    """What blocks that share rows write: y, and for a reduction amax and count."""
+    x, other, amax, counts = given
+    count, n = shape
+    out = torch.full(shape, torch.nan, dtype=dtype)
+    amax = torch.full((count,), torch.nan, dtype=dtype) if amax is None else amax
+    counts = torch.full((count,), torch.nan, dtype=F64) if counts is None else counts
+    how, each, groups = sharing
+    call(library, f"{name}_{NAMES[dtype]}", [x, other, out, amax, counts],
+         [count, n, x.stride(0), how, 32, each, groups, backwards])  # fmt: skip
+    return [out, amax, counts]
+
+
+@pytest.mark.parametrize("n", [8192, 9001])
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_a_row_does_not_know_who_shares_it(grid, anywhere, dtype, name, n) -> None:
+    """The same bits by clusters and grids, whatever a block has, in any batch, from any address."""
+    count = 3
+    x, other = rows((count, n), dtype), rows((1 if name == "layer_norm" else count, n), dtype)
+    usual = torch.full((count, n), torch.nan, dtype=dtype)
+    call(anywhere, f"{name}_{NAMES[dtype]}", [x, other, usual], [count, n, n, 0])
+    given = (x, other, None, None)
+    found = [
+        shared_rows(grid, name, given, x.shape, sharing, order % 2, dtype)[0]
+        for order, sharing in enumerate(SHARINGS)
+    ]
+    *held, again = found
+    assert all(torch.equal(other_way, held[0]) for other_way in held)
+    if n % (16 // dtype.itemsize) == 0:  # or else those that are held are summed singly
+        assert torch.equal(again, held[0])
+    for gap, which in ((3, 2), (8, 4)):
+        moved = torch.full((count * (n + gap) + 1,), torch.nan, dtype=dtype)
+        moved = moved[1:].as_strided((count, n), (n + gap, 1), 1).copy_(x)
+        given = (moved, other, None, None)
+        (y, *_) = shared_rows(grid, name, given, x.shape, SHARINGS[which], 0, dtype)
+        assert torch.equal(y, found[which])
+    one = (x[1:], other if len(other) == 1 else other[1:], None, None)
+    (alone, *_) = shared_rows(grid, name, one, (1, n), SHARINGS[1], 0, dtype)
+    assert torch.equal(alone[0], held[0][1])
+    size = usual.double().abs().amax(1, keepdim=True)
+    off = (torch.stack(found).double() - usual.double()).abs() / size
+    orders = 1 if dtype == BF16 else n // 128  # of sums whose terms cancel
+    assert off.max() <= 8 * orders * torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("n", [9002, 8192])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_shared_rows_that_are_only_reduced_or_not_at_all(grid, dtype, n) -> None:
+    x = rows((3, n), dtype)
+    x[:, 5::1000] = 7.0
+    x[1, n // 2] = torch.nan
+    found = [
+        shared_rows(grid, "sum_amax_count", (x, None, None, None), x.shape, sharing, 0, dtype)
+        for sharing in SHARINGS
+    ]
+    for again in found:
+        sums = again[0].flatten()[:3]
+        right = x.double().sum(1)
+        off = (sums.double() - right).abs() / x.double().abs().sum(1)
+        assert (off[::2] <= torch.finfo(dtype).eps).all()
+        assert sums[1].isnan()
+        assert again[1].tolist()[::2] == [7, 7]
+        assert again[1][1].isnan()
+        assert again[2].tolist() == [len(range(5, n, 1000)), 0, len(range(5, n, 1000))]
+        assert alike(again[0].flatten()[:3], found[0][0].flatten()[:3])
+    given = (x, rows((1, 3), dtype)[0], *found[0][1:])
+    backward = [
+        shared_rows(grid, "sum_amax_bwd", given, x.shape, sharing, 0, dtype)[0]
+        for sharing in SHARINGS
+    ]
+    assert backward[0][1].isnan().all()
+    assert len(backward[0][0].unique()) == 2
+    assert all(alike(again, backward[0]) for again in backward)
+
+
+@pytest.mark.parametrize("sharing", SHARINGS)
+@pytest.mark.parametrize("name", ["layer_norm", "norm_chain"])
+def test_shared_rows_that_one_block_repairs(grid, anywhere, name, sharing) -> None:
+    """Before others of the group, after them, and alone."""
+    x, other = rows((5, 9001), F32, mean=1.0), torch.ones(9001)
+    if name == "layer_norm":
+        x[1::3] *= 1e25  # has no square in fp32
+        x[2] *= 1e25
+    else:
+        x[1::3, 7] = torch.inf
+        x[2] *= 1e3  # seven times
+    usual = torch.empty_like(x)
+    call(anywhere, f"{name}_f32", [x, other, usual], [5, 9001, 9001, 0])
+    (found, *_) = shared_rows(grid, name, (x, other, None, None), x.shape, sharing)
+    assert alike(found.isfinite(), usual.isfinite())
+    size = torch.nan_to_num(usual, 0, 0, 0).abs().amax(1, keepdim=True) + 1e-30
+    assert (torch.nan_to_num((found - usual) / size, 0).abs() <= 1e-5).all()
+
+
+@pytest.mark.parametrize("sms", [16, 84, 108, 132, 148, 300])
+@pytest.mark.parametrize(("name", "width", "inputs"), [("softmax_f32", 4, 1),
+                                                       ("softmax_bwd_bf16", 2, 2)])  # fmt: skip
+def test_who_shares_rows(grid, name, width, inputs, sms) -> None:
+    """Pieces by the length alone; all blocks resident at once, and what they hold in their part."""
+    for n in (65536, 65537, 131073, 10**6, 2**20, 3 * 10**6, 5 * 10**6 + 1, 30 * 10**6, 2 * 10**9):
+        pieces = set()
+        for shared in (104 << 10, 40 << 10):
+            for count in (1, 2, 3, 7, 8, 40, 1000):
+                found = torch.zeros(6, dtype=torch.int64)
+                call(grid, f"plan_{name}", [found], [count, n, sms, shared])
+                several, each, piece, held, size, groups = found.tolist()
+                pieces.add((several, piece))
+                if several == 1:
+                    continue
+                assert several % 16 == 0
+                assert (several - 1) * piece < n <= several * piece
+                assert each <= 13
+                assert (size - 1) * each < several <= size * each
+                assert 1 <= groups <= count
+                assert groups * size <= 2 * sms
+                assert held <= shared
+                assert held == 0 or held >= each * piece * width * inputs
+        assert len(pieces) == 1
+        assert (several > 1) == (n > 65536 and n * width * inputs >= 1 << 20)
 
 
 ANYWHERE = ("softmax", "log_softmax", "double_softmax", "softmax_bwd", "norm_chain", "layer_norm")

@@ -27,7 +27,8 @@ void run_along(const Op& op, int64_t dim, const Made<Op>& made, const Inputs&...
   a.n = views[0].n;
   a.inner = views[0].inner;
   const cudaStream_t stream = current_stream(device.index);
-  FUSELINE_CUDA_CHECK(a.inner == 1 ? launch<Op>(a, op, stream) : launch_columns(a, op, stream));
+  FUSELINE_CUDA_CHECK(a.inner == 1 ? launch<Op>(a, op, stream, Scratch(device))
+                                   : launch_columns(a, op, stream));
 }
 
 template <typename Op, typename... Inputs>

@@ -99,18 +99,26 @@ struct WarpColumns {
   }
 };
 
+// What a thread has of a round, over columns that it takes a few packs at a time.
+template <int ROUND, typename Op, typename Columns>
+__device__ __forceinline__ auto columns_part(const Op& op, typename Op::Row& row,
+                                             const Columns& columns) {
+  auto part = Op::template Part<ROUND>::none();
+  for (int time = 0; time < columns.times; ++time) {
+    typename Columns::Held held;
+    const auto at = columns.load_terms(time, held);
+    part = plus(part, op.template sum<ROUND>(row, held, at));
+  }
+  return part;
+}
+
 // The sums over a row that is read again for each; `whole` as of rounds().
 template <int ROUND, typename Op, typename Columns, typename Whole>
 __device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row,
                                              const Columns& columns, int64_t n,
                                              const Whole& whole) {
   if constexpr (ROUND < Op::ROUNDS) {
-    auto part = Op::template Part<ROUND>::none();
-    for (int time = 0; time < columns.times; ++time) {
-      typename Columns::Held held;
-      const auto at = columns.load_terms(time, held);
-      part = plus(part, op.template sum<ROUND>(row, held, at));
-    }
+    const auto part = columns_part<ROUND>(op, row, columns);
     op.template end<ROUND>(row, whole(part, Round<ROUND>{}), n);
     rounds_again<ROUND + 1>(op, row, columns, n, whole);
   }

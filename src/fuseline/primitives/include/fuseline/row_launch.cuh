@@ -2,8 +2,7 @@
 // a row's result does not depend on the batch: that decides no more than when something is loaded.
 #pragma once
 
-#include "fuseline/launch_cluster.cuh"
-#include "fuseline/row_long.cuh"
+#include "fuseline/row_launch_long.cuh"
 #include "fuseline/row_short.cuh"
 #include "fuseline/row_stream.cuh"
 
@@ -142,33 +141,6 @@ bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
     return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
   });
   return true;
-}
-
-// By clusters that keep a row in shared memory: of two blocks a multiprocessor, or else of one.
-// False where none does.
-template <bool WHOLE, int THREADS, typename Op>
-bool launch_long(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  using Again = typename Op::Again;
-  using T = typename Op::T;
-  constexpr int VEC = kVec<T>, BYTES = Op::INPUTS * static_cast<int>(sizeof(T));
-  const auto kernel = row_long_kernel<Again, VEC, WHOLE, THREADS>;
-  for (const int most : {104 << 10, 208 << 10}) {
-    const int64_t columns = (most - 64 * Op::INPUTS) / BYTES / VEC * VEC;
-    const int size = 1 << log2_at_least(ceil_div(a.n, columns));
-    if (size > kMaxCluster) continue;
-    const auto slice = static_cast<int>(ceil_div(ceil_div(a.n, VEC), size) * VEC);
-    ClusterLaunch l{size, slice, THREADS, most};
-    static PerDeviceCache cache[2][kMaxCluster + 1];
-    auto& held = cache[most > 104 << 10][size];
-    if (!held.of([&] { return clusters_held(kernel, l); })) continue;
-    const int pitch = smem_bytes_for<T>(slice);
-    l.shared = pitch * Op::INPUTS;
-    with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
-      return cudaLaunchKernelEx(&config, kernel, a, op.again(), slice, pitch);
-    });
-    return true;
-  }
-  return false;
 }
 
 template <bool WHOLE, int ROW_THREADS, typename Op>
@@ -335,8 +307,9 @@ void launch_tiny(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   launch_short<typename SkewedShape<Op, Held>::Short>(a, op, 1, kSmallBlock, stream);
 }
 
-template <bool WHOLE, typename Op>
-void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+template <bool WHOLE, typename Op, typename Allocate>
+void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate& allocate) {
+  if (launch_pieces<WHOLE>(a, op, s, allocate)) return;
   if constexpr (std::is_base_of_v<NoEpilogueOperands, Op>) {
     launch_rows<WHOLE>(a, op, s);
   } else {
@@ -344,8 +317,13 @@ void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   }
 }
 
-template <typename Op>
-cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+struct NoMemory {
+  void* operator()(int64_t) { return nullptr; }
+};
+
+// `allocate(bytes)` is asked for memory, for as long as what is launched takes, or gives none.
+template <typename Op, typename Allocate = NoMemory>
+cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate allocate = {}) {
   using T = typename Op::T;
   bool wide = op.aligned() && a.n % kVec<T> == 0;
   if constexpr (Op::OUTPUTS > 0) {
@@ -355,7 +333,7 @@ cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if (a.n <= kTiny && a.n % kVec<T> != 0) {
     a.n <= kTiny / 2 ? launch_tiny<kTiny / 2>(a, op, s) : launch_tiny<kTiny>(a, op, s);
   } else {
-    wide ? launch_of_length<true>(a, op, s) : launch_of_length<false>(a, op, s);
+    wide ? launch_of_length<true>(a, op, s, allocate) : launch_of_length<false>(a, op, s, allocate);
   }
   return cudaGetLastError();
 }

@@ -2,11 +2,27 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "fuseline/cuda_rows.h"
 #include "fuseline/row_launch.cuh"
 
 namespace fuseline::rows {
+
+// Memory that blocks exchange their parts through, which only few long rows ask for.
+class Scratch {
+ public:
+  explicit Scratch(Device device) : device_(device) {}
+  void* operator()(int64_t bytes) {
+    const int64_t count = (bytes + 7) / 8;
+    memory_ = allocate(IntHeaderOnlyArrayRef(&count, 1), ScalarType::Double, device_);
+    return memory_->mutable_data_ptr();
+  }
+
+ private:
+  Device device_;
+  std::optional<Tensor> memory_;
+};
 
 // The tensors that an operator writes.
 template <typename Op>
@@ -32,7 +48,7 @@ void run(const Op& op, const Made<Op>& made, const Inputs&... inputs) {
   }
   a.rows = views[0].rows;
   a.n = views[0].n;
-  FUSELINE_CUDA_CHECK(launch(a, op, current_stream(device.index)));
+  FUSELINE_CUDA_CHECK(launch(a, op, current_stream(device.index), Scratch(device)));
 }
 
 template <typename Op, typename... Inputs>

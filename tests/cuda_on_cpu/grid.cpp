@@ -1,0 +1,114 @@
+// Rows that several blocks share, by clusters and by grids: blocks are threads here.
+#define BLOCKS_AT_ONCE
+#include "emulator.h"
+#include "fuseline/row_launch.cuh"
+#include "fuseline/softmax_cuda.cuh"
+#include "impl_cuda_rows.cuh"
+#include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
+#include "ops/norm_chain/impl_cuda_rows.cuh"
+
+namespace {
+
+using namespace fuseline;
+namespace reductions = horizontal_reduction_reduction;
+
+enum How { kCluster, kHeld, kReadAgain };
+
+// How rows are shared: `each` pieces a block, as many groups.
+struct Sharing {
+  int64_t how, pieces, each, groups;
+};
+
+template <bool WHOLE, typename Given>
+void run(const Given& given, const rows::ArgsOf<Given>& a, const Sharing& by) {
+  using Op = typename Given::Again;
+  using T = typename Op::T;
+  constexpr int VEC = kVec<T>, THREADS = 64;
+  const Op op = given.again();
+  const auto piece = static_cast<int>(ceil_div(ceil_div(a.n, VEC), by.pieces) * VEC);
+  rows::LongPlan row{static_cast<int>(by.pieces), static_cast<int>(by.each), piece,
+                     smem_bytes_for<T>(by.each * piece)};
+  const auto size = static_cast<int>(ceil_div(by.pieces, by.each));
+  if (by.how == kCluster) {
+    const auto kernel = rows::row_long_kernel<Op, VEC, WHOLE, THREADS>;
+    return emulator::together(kernel, a.rows * size, size, THREADS, a, op, row);
+  }
+  const int64_t words = 2 * by.groups * by.pieces * rows::part_words<Op>();
+  std::vector<uint64_t> board(words, uint64_t{1} << 32);  // as if the first parts were there
+  const rows::GridPlan plan{row, size, static_cast<int>(by.groups), board.data()};
+  const auto held = rows::row_grid_kernel<Op, VEC, WHOLE, THREADS, true>;
+  const auto again = rows::row_grid_kernel<Op, VEC, WHOLE, THREADS, false>;
+  emulator::together(by.how == kHeld ? held : again, plan.groups * size, 1, THREADS, a, op, plan);
+}
+
+template <typename Op, typename T>
+void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_t n, int64_t stride,
+         const Sharing& by, int64_t backwards) {
+  emulator::backwards = backwards;
+  rows::ArgsOf<Op> a{};
+  const T* const inputs[] = {in, other};
+  for (int k = 0; k < Op::INPUTS; ++k) a.in[k] = inputs[k], a.stride[k] = k ? n : stride;
+  if constexpr (Op::OUTPUTS > 0) a.out.of[0] = out;
+  a.rows = rows, a.n = n;
+  bool whole = n % kVec<T> == 0 && aligned<T>(out, n);
+  for (int k = 0; k < Op::INPUTS; ++k) whole = whole && aligned<T>(a.in[k], a.stride[k]);
+  whole ? run<true>(op, a, by) : run<false>(op, a, by);
+}
+
+template <typename T>
+auto counting(T* out, T* amax, double* counts) {
+  reductions::Forward<T, true> op{};
+  op.sums = out, op.amax = amax, op.counts = counts;
+  return op;
+}
+template <typename T>
+auto backward_of_counting(const T* dsum, const T* amax, const double* counts) {
+  reductions::Backward<T> op{};
+  op.dsum = op.damax = dsum, op.amax = amax, op.counts = counts;
+  return op;
+}
+
+}  // namespace
+
+#define EXPORT(kind, name, T, ...)                                                             \
+  extern "C" void kind##_##name(const T* in, const T* other, T* out, T* amax, double* counts,  \
+                                int64_t rows, int64_t n, int64_t stride, int64_t how,          \
+                                int64_t pieces, int64_t each, int64_t groups, int64_t order) { \
+    run(__VA_ARGS__, in, other, out, rows, n, stride, {how, pieces, each, groups}, order);     \
+  }
+#define LAYER_NORM(T) \
+  (layer_norm::Forward<T, T, false>{{}, other, nullptr, 1e-5, 1.0 / n, nullptr, nullptr})
+#define EXPORT_ALL(name, T)                                         \
+  EXPORT(softmax, name, T, (softmax::Softmax<T>{}))                 \
+  EXPORT(softmax_bwd, name, T, (softmax::SoftmaxBwd<T>{}))          \
+  EXPORT(double_softmax, name, T, (softmax::DoubleSoftmax<T>{}))    \
+  EXPORT(norm_chain, name, T, (norm_chain::Forward<T>{}))           \
+  EXPORT(layer_norm, name, T, LAYER_NORM(T))                        \
+  EXPORT(sum_amax_count, name, T, (counting<T>(out, amax, counts))) \
+  EXPORT(sum_amax_bwd, name, T, (backward_of_counting<T>(other, amax, counts)))
+EXPORT_ALL(f32, float)
+EXPORT_ALL(f64, double)
+EXPORT_ALL(bf16, __nv_bfloat16)
+
+// What is chosen for rows of n on a GPU: pieces, pieces of a block, columns of a piece, bytes of a
+// block, blocks of a group, groups.
+template <typename Op>
+void plan(int64_t rows, int64_t n, int64_t sms, int64_t shared, int64_t* found) {
+  auto plan = rows::GridPlan{rows::long_plan<Op>(n, static_cast<int>(sms)), 1, 1};
+  if (plan.row.pieces > 1) {
+    plan = rows::grid_plan<typename Op::Again>(plan.row, rows, 2 * static_cast<int>(sms),
+                                               static_cast<int>(shared));
+  }
+  const int64_t all[] = {plan.row.pieces, plan.row.each,
+                         plan.row.piece,  plan.row.pitch * Op::INPUTS,
+                         plan.size,       plan.groups};
+  std::copy(std::begin(all), std::end(all), found);
+}
+extern "C" void plan_softmax_f32(int64_t* found, int64_t rows, int64_t n, int64_t sms,
+                                 int64_t shared) {
+  plan<softmax::Softmax<float>>(rows, n, sms, shared, found);
+}
+extern "C" void plan_softmax_bwd_bf16(int64_t* found, int64_t rows, int64_t n, int64_t sms,
+                                      int64_t shared) {
+  plan<softmax::SoftmaxBwd<__nv_bfloat16>>(rows, n, sms, shared, found);
+}
