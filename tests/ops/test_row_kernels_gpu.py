@@ -108,7 +108,7 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
         (40001, 67, "row_long"),
         (70000, 67, "row_long"),
         (70001, 5, "row_long"),
-        (3000000, 3, "row_again"),
+        (3000000, 3, "row_grid"),
     ):
         inputs = _inputs(spec, (rows_at_once, n), dtype, 0)
         whole = as_tuple(call(**inputs))
@@ -152,3 +152,76 @@ def test_rows_that_clusters_take_in_turn(op: str, dtype: torch.dtype, n: int) ->
     for rows in (slice(0, 5), slice(-5, None)):
         few = as_tuple(trial.impl.fn(**inputs | {"x": inputs["x"][rows]}))
         assert all(map(torch.equal, few, [t[rows] for t in whole]))
+
+
+FEW = [(1, 2**20), (3, 1000003), (7, 600000), (12, 2 * 10**6), (2, 5_000_000), (1, 30_000_001)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_few_long_rows(op: str, dtype: torch.dtype) -> None:
+    """By blocks of the whole GPU: within the budget, and repeatedly the same bits."""
+    spec = table.load()[op]
+    call = spec.implementation("cuda").fn
+    for shape in FEW:
+        inputs = _inputs(spec, shape, dtype, 0)
+        right = as_tuple(call(**inputs))
+        for _ in range(20):
+            assert all(map(torch.equal, as_tuple(call(**inputs)), right)), shape
+        names = [name for name in kernels(lambda inputs=inputs: call(**inputs)) if "rows::" in name]
+        held = sum(t.nbytes for k, t in inputs.items() if k in spec.row_inputs) // shape[0]
+        if held >= 2**20 and (shape[0] < 8 or held > 16 * 208 << 10):
+            assert all("row_grid" in name for name in names), (shape, names)
+        assert _wrong(op, shape, dtype, 0) is None, shape
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_a_long_row_does_not_know_who_shares_it(op: str, dtype: torch.dtype) -> None:
+    """Few rows by a grid, many by clusters or again by a grid: the same bits, from any address."""
+    spec = table.load()[op]
+    call = spec.implementation("cuda").fn
+    for n in (2**18, 300001, 10**6, 1000003, 5_000_000):
+        inputs = _inputs(spec, (24, n), dtype, 0)
+        whole = as_tuple(call(**inputs))
+        for first, last in ((0, 1), (21, 24), (3, 10)):
+            part = {k: v[first:last] if k in spec.row_inputs else v for k, v in inputs.items()}
+            cut = [t[first:last] for t in whole]
+            assert all(map(torch.equal, as_tuple(call(**part)), cut)), (n, first)
+            for name in spec.row_inputs:
+                place = misaligned((last - first, n + 5), 1, dtype)[:, :n]
+                part[name] = place.copy_(part[name])
+            assert all(map(torch.equal, as_tuple(call(**part)), cut)), (n, first)
+
+
+@pytest.mark.parametrize("op", ["softmax", "double_softmax", "layer_norm"])
+def test_few_long_rows_in_a_graph(op: str) -> None:
+    """Replays, between which others write to the memory that blocks exchange through."""
+    spec = table.load()[op]
+    call = spec.implementation("cuda").fn
+    inputs = _inputs(spec, (3, 1000003), torch.float32, 0)
+    right = as_tuple(call(**inputs))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        first, second = as_tuple(call(**inputs)), as_tuple(call(**inputs))
+    for _ in range(10):
+        for t in (*first, *second):
+            t.fill_(torch.nan)
+        graph.replay()
+        assert all(map(torch.equal, first, right))
+        assert all(map(torch.equal, second, right))
+
+
+def test_few_long_rows_on_two_streams() -> None:
+    """Grids that are resident as a whole, at once or one after the other."""
+    x = torch.randn(3, 1000003, device="cuda")
+    call = table.load()["softmax"].implementation("cuda").fn
+    right = call(x)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    found = []
+    for turn in range(40):
+        with torch.cuda.stream(streams[turn % 4]):
+            found.append(call(x))
+    torch.cuda.synchronize()
+    assert all(torch.equal(y, right) for y in found)
