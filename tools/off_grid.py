@@ -1,8 +1,8 @@
 """Time operators beside torch's own on shapes of real models: `tools/off_grid.py --dtype bf16`.
 
 A number is the time of torch's operator, eager, over that of ours (`auto`), forward, lower
-quartiles (a host that is held up gives outliers) of triton.testing.do_bench with L2 flushed; below 1 ours is slower. With `--times` microseconds of
-ours, to set two builds beside each other.
+quartiles (a host that is held up gives outliers) of triton.testing.do_bench with L2 flushed; below
+1 ours is slower. With `--times` microseconds of ours, to set two builds beside each other.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ SHAPES = (
     (3, 1000003), (1, 1048576), (16, 151936),
 )  # fmt: skip
 WHOLE = (
-    (65536, 64), (98304, 256), (8192, 640), (4096, 1024), (16384, 1536), (4096, 4096),
-    (4096, 8192), (2048, 16384), (1024, 32768), (512, 65536),
+    (65536, 64), (98304, 256), (8192, 640), (4096, 1024), (16384, 1536), (512, 4096),
+    (4096, 4096), (512, 7168), (512, 8192), (4096, 8192), (2048, 16384), (1024, 32768),
+    (512, 65536), (128, 262144),
 )  # fmt: skip
 TORCHS: dict[str, Callable[..., Any]] = {
     "rms_norm": lambda x, weight, eps: F.rms_norm(x, x.shape[-1:], weight, eps),
@@ -35,8 +36,9 @@ TORCHS: dict[str, Callable[..., Any]] = {
     "softmax": lambda x: torch.softmax(x, -1),
     "log_softmax": lambda x: torch.log_softmax(x, -1),
 }
-OPS = (*TORCHS, "double_softmax", "norm_chain", "horizontal_reduction_pointwise",
-       "horizontal_reduction_reduction", "softmax_backward", "bias_gelu")  # fmt: skip
+OPS = (*TORCHS, "add_rms_norm", "rms_norm_fp8", "double_softmax", "norm_chain",
+       "horizontal_reduction_pointwise", "horizontal_reduction_reduction", "softmax_backward",
+       "bias_gelu")  # fmt: skip
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -46,11 +48,16 @@ def arguments(op: str, x: Tensor) -> dict[str, Any]:
     if op == "softmax_backward":
         return {"dy": torch.randn_like(x), "y": torch.softmax(x, -1)}
     extra = {
-        "rms_norm": ("weight",), "layer_norm": ("weight", "bias"), "bias_gelu": ("bias",),
+        "rms_norm": ("weight",), "add_rms_norm": ("weight",), "rms_norm_fp8": ("weight",),
+        "layer_norm": ("weight", "bias"), "bias_gelu": ("bias",),
     }.get(op, ())  # fmt: skip
     found: dict[str, Any] = {"x": x}
     found |= {name: torch.randn(n, device=x.device, dtype=x.dtype) for name in extra}
-    return found | ({"eps": 1e-6} if op in ("rms_norm", "layer_norm") else {})
+    if op == "add_rms_norm":
+        found["residual"] = torch.randn_like(x)
+    if op == "rms_norm_fp8":
+        found["scale"] = torch.full((), 0.01, device=x.device)
+    return found | ({"eps": 1e-6} if op.endswith(("norm", "norm_fp8")) else {})
 
 
 def strided(shape: tuple[int, int], dtype: torch.dtype, layout: str) -> Tensor:

@@ -1,5 +1,6 @@
 // Operators of row_cuda.cuh on rows that begin anywhere, chosen and launched as on a GPU.
 #include "emulator.h"
+#include "fuseline/rms_cuda_rows.cuh"
 #include "fuseline/row_launch.cuh"
 #include "fuseline/softmax_cuda.cuh"
 #include "impl_cuda_rows.cuh"
@@ -33,7 +34,7 @@ struct ByCluster {
   template <typename Op>
   static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
     constexpr int VEC = kVec<typename Op::T>, THREADS = 256;
-    using Odd = rows::Shape<VEC, 32 / VEC, 0, THREADS, 1, false, false>;
+    using Odd = rows::Shape<VEC, 32 / VEC, true, THREADS, 1, false, false>;
     const int slice = static_cast<int>(ceil_div(a.n, VEC) * VEC);
     const auto kernel = rows::row_cluster_kernel<Op, Odd>;
     emulator::on(kernel, static_cast<unsigned>(a.rows), THREADS, 0, nullptr)(a, op, slice);
@@ -67,11 +68,14 @@ void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_
   }
 #define LAYER_NORM(T) \
   (layer_norm::Forward<T, T, false>{{}, other, nullptr, 1e-5, 1.0 / n, nullptr, nullptr})
+#define RMS_NORM(T) \
+  (rms::Forward<T, T, false>{{}, other, nullptr, nullptr, 1e-5, 0, static_cast<Stat<T>>(1.0 / n)})
 #define EXPORT_BY(how, prefix, name, T)                                 \
   EXPORT(how, prefix##softmax, name, T, (softmax::Softmax<T>{}))        \
   EXPORT(how, prefix##softmax_bwd, name, T, (softmax::SoftmaxBwd<T>{})) \
   EXPORT(how, prefix##norm_chain, name, T, (norm_chain::Forward<T>{}))  \
-  EXPORT(how, prefix##layer_norm, name, T, LAYER_NORM(T))
+  EXPORT(how, prefix##layer_norm, name, T, LAYER_NORM(T))               \
+  EXPORT(how, prefix##rms_norm, name, T, RMS_NORM(T))
 #define EXPORT_ALL(name, T)                                       \
   EXPORT_BY(Usual, , name, T)                                     \
   EXPORT_BY(ByCluster, cluster_, name, T)                         \

@@ -24,7 +24,7 @@ struct Cluster {
 
 template <typename Part>
 struct ClusterParts {
-  Part blocks[kMaxCluster], warps[kWarp];
+  Part blocks[kMaxCluster];
   Mbarrier barrier;
 };
 
@@ -47,13 +47,6 @@ Part cluster_part(const Cluster& cluster, const Part& block, ClusterParts<Part>&
   std::memcpy(&part, exchange->parts[threadIdx.x & (cluster.size - 1)], sizeof(Part));
   return over_lanes(part, cluster.size);
 #endif
-}
-
-using ClusterSum = ClusterParts<double>;
-
-template <int THREADS>
-double cluster_sum(const Cluster&, double v, ClusterSum& place) {
-  return row_sum<true>(v, THREADS, place.warps);
 }
 
 }  // namespace fuseline

@@ -11,7 +11,7 @@ using namespace fuseline::rms;
     FwdProblem p{};                                                                               \
     p.x = x, p.residual = residual, p.weight = weight, p.new_residual = h;                        \
     p.y = y, p.rstd = rstd, p.rows = rows, p.n = n, p.eps = eps;                                  \
-    p.x_stride = p.residual_stride = n, p.sms = emulator::kSms;                                   \
+    p.x_stride = p.residual_stride = n;                                                           \
     emulator::backwards = backwards;                                                              \
     residual ? fwd_typed<T, W, true, T>(p) : fwd_typed<T, W, false, T>(p);                        \
   }

@@ -455,12 +455,12 @@ def test_norm_chain_of_rows_that_overflow(norms, dtype, power) -> None:
 
 @pytest.mark.parametrize("n", [17, 62, 1502, 5003, 8192])
 @pytest.mark.parametrize("kernel", ["cluster", "long"])
-@pytest.mark.parametrize("name", ["softmax", "softmax_bwd", "norm_chain", "layer_norm"])
+@pytest.mark.parametrize("name", ["softmax", "softmax_bwd", "norm_chain", "layer_norm", "rms_norm"])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_kernels_of_clusters_in_one_block(anywhere, dtype, name, kernel, n) -> None:
     """What a block does of a row, from any address: the same bits, and those of other kernels."""
     count, room = 3, 40 // dtype.itemsize
-    x, other = rows((count, n), dtype), rows((1 if name == "layer_norm" else count, n), dtype)
+    x, other = rows((count, n), dtype), rows((1 if name.endswith("_norm") else count, n), dtype)
     usual = torch.full((count, n), torch.nan, dtype=dtype)
     call(anywhere, f"{name}_{NAMES[dtype]}", [x, other, usual], [count, n, n, 0])
     found = []
@@ -609,7 +609,10 @@ def test_who_shares_rows(grid, name, width, inputs, sms) -> None:
         assert (several > 1) == (n > 65536 and n * width * inputs >= 1 << 20)
 
 
-ANYWHERE = ("softmax", "log_softmax", "double_softmax", "softmax_bwd", "norm_chain", "layer_norm")
+ANYWHERE = (
+    "softmax", "log_softmax", "double_softmax", "softmax_bwd", "norm_chain", "layer_norm",
+    "rms_norm",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("n", [1, 3, 8, 15, 17, 130, 577, 1500, 5003, 20001])
@@ -618,7 +621,7 @@ ANYWHERE = ("softmax", "log_softmax", "double_softmax", "softmax_bwd", "norm_cha
 def test_a_row_does_not_know_where_it_lies(anywhere, dtype, name, n) -> None:
     """The same bits from any address and stride, in any batch, and nothing written beside them."""
     room, count = 40 // dtype.itemsize, 5
-    x, other = rows((count, n), dtype), rows((1 if name == "layer_norm" else count, n), dtype)
+    x, other = rows((count, n), dtype), rows((1 if name.endswith("_norm") else count, n), dtype)
     symbol, found = f"{name}_{NAMES[dtype]}", []
     places = [(0, 0, 0, 0), (1, 0, 2, 1), (3, 5, 1, 0), (16 // dtype.itemsize, 1, 0, 1)]
     for before, gap, shift, backwards in places:

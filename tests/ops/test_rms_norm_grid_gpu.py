@@ -51,8 +51,6 @@ def test_shared_rows_know_neither_batch_nor_gradients(packs: int, dtype: torch.d
     x, dy, weight = (misaligned(shape, 0, dtype) for shape in ((41, n), (41, n), (n,)))
     y, rstd = OPS._rms_norm_fwd(x, weight, 1e-6)
     dx, dweight = OPS._rms_norm_bwd(dy, x, weight, rstd, True, True)
-    names = kernels(lambda: OPS.rms_norm(x, weight, 1e-6))
-    assert any("fwd_grid_kernel" in k for k in names) == (packs > 16384), names
     names = kernels(lambda: OPS._rms_norm_bwd(dy, x, weight, rstd, True, True))
     held_by_block = packs <= (2048 if dtype.itemsize == 2 else 4096)
     assert any("bwd_grid_kernel" in k for k in names) != held_by_block, names

@@ -1,4 +1,4 @@
-"""The forward of long rows, read twice or held by a cluster: which, how exact, the same bits."""
+"""The forward of long rows: how exact, and the same bits in any batch."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from ops.on_a_gpu import kernels, misaligned
+from ops.on_a_gpu import misaligned
 
 import fuseline
 from fuseline import table
 from fuseline.testing.trial import Trial, same_bits
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# Accesses of 16 bytes in a row: what blocks of 512, 768 and 1024 threads read twice, what clusters
-# of 4 to 16 blocks hold, or nearly, and others.
-TWICE = (2048, 2049, 3071, 3072, 4095, 4096)
-PACKS = (1025, 2047, *TWICE, 4097, 5000, 8192, 8193, 16384, 16385, 32769, 65536, 65537)
+# Accesses of 16 bytes in a row: what a block holds, clusters of 2 to 16, or nearly, and others.
+PACKS = (1025, 2047, 2048, 2049, 4096, 4097, 5000, 8192, 8193, 16384, 16385, 32769, 65536, 65537)
 
 pytestmark = pytest.mark.gpu
 
@@ -32,14 +30,6 @@ def _tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tens
     return outputs if isinstance(outputs, tuple) else (outputs,)
 
 
-def _ranges(op: str, dtype: torch.dtype) -> dict[str, range]:
-    """Packs of the rows that a kernel serves."""
-    if op == "add_rms_norm":
-        return {"fwd_cluster": range(4097, 65537), "fwd_twice": range(0)}
-    least = 2048 if dtype.itemsize >= 4 else 2049
-    return {"fwd_cluster": range(4097, 16385), "fwd_twice": range(least, 4097)}
-
-
 @pytest.mark.parametrize("op", ["rms_norm", "add_rms_norm"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("packs", PACKS)
@@ -49,9 +39,6 @@ def test_forward_of_long_rows_keeps_the_budget(packs: int, dtype: torch.dtype, o
     trial = Trial(spec, spec.implementation("cuda"), spec.cases[0], dtype, torch.device("cuda"))
     assert trial.wrong(inputs, "fwd") is None
     call = getattr(fuseline, op)
-    names = kernels(lambda: call(**inputs, impl="cuda"))
-    for kernel, where in _ranges(op, dtype).items():
-        assert any(kernel in k for k in names) == (packs in where), names
     whole = call(**inputs, impl="cuda")
     for rows in (slice(0, 1), slice(17, 19)):
         part = {k: v[rows] for k, v in inputs.items() if k in ("x", "residual")}

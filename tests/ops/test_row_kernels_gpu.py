@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -14,8 +16,9 @@ from fuseline.testing.accuracy import as_tuple
 from fuseline.testing.trial import Trial
 
 OPS = (
-    "double_softmax", "horizontal_reduction_pointwise", "horizontal_reduction_reduction",
-    "layer_norm", "log_softmax", "norm_chain", "softmax", "softmax_backward",
+    "add_rms_norm", "double_softmax", "horizontal_reduction_pointwise",
+    "horizontal_reduction_reduction", "layer_norm", "log_softmax", "norm_chain", "rms_norm",
+    "softmax", "softmax_backward",
 )  # fmt: skip
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 # Rows of a thread, part of a warp, of one, of blocks, clusters, and longer; whole 16-byte accesses
@@ -25,9 +28,11 @@ LENGTHS = (1, 3, 7, 9, 15, 17, 61, 64, 77, 100, 128, 197, 256, 510, 512, 520, 57
 LONG = (8192, 8200, 9001, 16384, 20000, 30522, 32768, 40001, 50257, 65536, 70000, 151655, 2000003)
 HALF = (torch.float16, torch.bfloat16)
 STREAMED = {  # where rows are long and many
+    "add_rms_norm": (*HALF, torch.float32),
     "double_softmax": HALF,
     "horizontal_reduction_pointwise": HALF,
     "layer_norm": (*HALF, torch.float32),
+    "rms_norm": (*HALF, torch.float32),
     "softmax": HALF,
 }
 
@@ -98,6 +103,7 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
     """One kernel a call, the same bits for any number of rows."""
     spec = table.load()[op]
     call = spec.implementation("cuda").fn
+    bytes_of_one = dtype.itemsize * len(spec.row_inputs)
     for n, rows_at_once, kind in (
         (128, 67, "row_kernel"),
         (4096, 67, "row_kernel"),
@@ -107,7 +113,7 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
         (577, 67, "row_short"),
         (40001, 67, "row_long"),
         (70000, 67, "row_long"),
-        (70001, 5, "row_long"),
+        (70001, 5, "row_grid" if 70001 * bytes_of_one >= 2**20 else "row_long"),
         (3000000, 3, "row_grid"),
     ):
         inputs = _inputs(spec, (rows_at_once, n), dtype, 0)
@@ -119,6 +125,20 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
             part = {k: v[rows] if k in spec.row_inputs else v for k, v in inputs.items()}
             cut = [t[rows] for t in whole]
             assert all(map(torch.equal, as_tuple(call(**part)), cut)), (n, rows)
+
+
+LENGTHS_IN_TURN = """
+import torch, fuseline
+for n in (1 << 20, 100000, 1 << 20, 200000, 1600000):
+    x = torch.randn(3, n, device="cuda", dtype=torch.bfloat16)
+    y = fuseline.softmax(x)
+    torch.testing.assert_close(y, torch.softmax(x.double(), -1).to(x.dtype))
+"""
+
+
+def test_a_length_takes_no_shared_memory_from_another() -> None:
+    """What a kernel may have is asked once a size: in a process that has not asked."""
+    subprocess.run([sys.executable, "-c", LENGTHS_IN_TURN], check=True, timeout=100)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -150,7 +170,8 @@ def test_rows_that_clusters_take_in_turn(op: str, dtype: torch.dtype, n: int) ->
         inputs["x"][3::7] *= 1e25  # has no square in fp32
     whole = as_tuple(trial.impl.fn(**inputs))
     for rows in (slice(0, 5), slice(-5, None)):
-        few = as_tuple(trial.impl.fn(**inputs | {"x": inputs["x"][rows]}))
+        part = {name: inputs[name][rows] for name in spec.row_inputs}
+        few = as_tuple(trial.impl.fn(**inputs | part))
         assert all(map(torch.equal, few, [t[rows] for t in whole]))
 
 

@@ -70,8 +70,8 @@ struct Forward : rows::NoEpilogueOperands {
   __device__ bool needs_fallback(const Row& row) const { return row.needs_fallback; }
   // The chain as it is written, in fp64. `whole` adds up over the row.
   template <typename Whole>
-  __device__ void fallback(const ArgsOf<Forward>& a, int64_t index, int64_t first, int64_t step,
-                           bool again, const Whole& whole) const {
+  __device__ void fallback(const ArgsOf<Forward>& a, const Row&, int64_t index, int64_t first,
+                           int64_t step, bool again, const Whole& whole) const {
     const T* const x = a.in[0] + index * a.stride[0];
     double factors[3] = {1, 1, 1};
     const auto chain = [&](int64_t col) {

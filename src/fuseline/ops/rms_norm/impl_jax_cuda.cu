@@ -20,8 +20,8 @@ const char* told(cudaError_t error) {
 
 // What the problems of both directions have.
 template <typename Problem>
-cudaError_t set(Problem& p, const jax::Launch& launch, bool same, const void* x, const void* weight,
-                int64_t rows, int64_t n) {
+void set(Problem& p, const jax::Launch& launch, bool same, const void* x, const void* weight,
+         int64_t rows, int64_t n) {
   p.x = x;
   p.weight = weight;
   p.weight_type = same ? rms::WeightType::kSame : rms::WeightType::kFloat;
@@ -29,9 +29,12 @@ cudaError_t set(Problem& p, const jax::Launch& launch, bool same, const void* x,
   p.x_stride = n;
   p.n = n;
   p.stream = static_cast<cudaStream_t>(launch.stream);
+}
+
+cudaError_t count_sms(int& sms) {
   int device = 0;
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
-  return cudaDeviceGetAttribute(&p.sms, cudaDevAttrMultiProcessorCount, device);
+  return cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
 }
 
 cudaError_t allocate(const jax::Launch& launch, size_t bytes, void*& out) {
@@ -48,13 +51,10 @@ const char* forward(const jax::Launch& launch, int element, int weight_element, 
   p.y = y;
   p.rstd = rstd;
   p.eps = eps;
-  if (auto error = set(p, launch, weight_element == element, x, weight, rows, n)) {
-    return told(error);
-  }
+  p.allocate = [&](int64_t bytes) { return launch.allocate(launch.allocator, bytes); };
+  set(p, launch, weight_element == element, x, weight, rows, n);
   return told(for_dtype(kDtypes[element], [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    const int64_t sums = rms::fwd_sums<T, false>(p);
-    if (auto error = allocate(launch, sums * sizeof(double), p.sums)) return error;
     return rms::launch_fwd<T, false>(p);
   }));
 }
@@ -69,9 +69,8 @@ const char* backward(const jax::Launch& launch, int element, int weight_element,
   p.rstd = rstd;
   p.dx = dx;
   p.dweight = dweight;
-  if (auto error = set(p, launch, weight_element == element, x, weight, rows, n)) {
-    return told(error);
-  }
+  set(p, launch, weight_element == element, x, weight, rows, n);
+  if (auto error = count_sms(p.sms)) return told(error);
   return told(for_dtype(kDtypes[element], [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     using Statistic = std::conditional_t<std::is_same_v<T, double>, double, float>;

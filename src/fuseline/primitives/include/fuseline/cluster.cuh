@@ -45,7 +45,6 @@ struct Cluster {
 template <typename Part>
 struct ClusterParts {
   Part blocks[kMaxCluster];
-  Part warps[kWarp];
   Mbarrier barrier;
 
   // Writes v to blocks[from] of block `to`.
@@ -86,18 +85,10 @@ struct ClusterParts {
 template <typename Part>
 __device__ __forceinline__ Part cluster_part(const Cluster& cluster, const Part& block,
                                              ClusterParts<Part>& place, unsigned parity = 0) {
+  if (cluster.size == 1) return block;  // which has no shared memory of a cluster
   if (threadIdx.x == 0) place.barrier.expect(cluster.size * sizeof(Part));
   if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, block);
   place.wait(parity);
   return over_lanes(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);
 }
-
-using ClusterSum = ClusterParts<double>;
-
-// Sum of v over all threads of a cluster.
-template <int THREADS>
-__device__ __forceinline__ double cluster_sum(const Cluster& cluster, double v, ClusterSum& place) {
-  return cluster_part(cluster, row_sum<true>(v, THREADS, place.warps), place);
-}
-
 }  // namespace fuseline

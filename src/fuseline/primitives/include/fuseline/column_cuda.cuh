@@ -10,7 +10,7 @@ namespace fuseline::rows {
 // Element k of column c of an input lies at c / inner * stride + c % inner + k * step. `rows` are
 // all columns.
 template <typename T, int INPUTS, int OUTPUTS>
-struct ColumnArgs : Args<T, INPUTS, OUTPUTS> {
+struct ColumnArgs : Args<T, INPUTS, OutputPointers<T, OUTPUTS>> {
   int64_t step[INPUTS];
   int64_t inner;
 };

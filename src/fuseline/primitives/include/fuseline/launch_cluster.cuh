@@ -46,8 +46,9 @@ int clusters_held(Kernel* kernel, const ClusterLaunch& l) {
       cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess && compiled.ptxVersion >= 90 &&
       cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) ==
           cudaSuccess &&
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, l.shared) ==
-          cudaSuccess &&
+      // Never less than what another size was promised.
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           std::max(l.shared, compiled.maxDynamicSharedSizeBytes)) == cudaSuccess &&
       with_config(l, 1, nullptr, [&](const cudaLaunchConfig_t& config) {
         return cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
       }) == cudaSuccess;

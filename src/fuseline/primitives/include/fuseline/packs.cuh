@@ -107,11 +107,13 @@ __device__ __forceinline__ Pack<T, VEC> pack(const Values<S, VEC>& in) {
     for (int v = 0; v < VEC; v += 2) {
       *reinterpret_cast<__half2*>(&p.v[v]) = __floats2half2_rn(in.v[v], in.v[v + 1]);
     }
-  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3> && VEC % 2 == 0) {
+  } else if constexpr (std::is_same_v<T, __nv_fp8_e4m3> && VEC % 4 == 0) {
+    const auto two = [&](int v) -> unsigned {
+      return __nv_cvt_float2_to_fp8x2(make_float2(in.v[v], in.v[v + 1]), __NV_SATFINITE, __NV_E4M3);
+    };
 #pragma unroll
-    for (int v = 0; v < VEC; v += 2) {
-      *reinterpret_cast<__nv_fp8x2_storage_t*>(&p.v[v]) =
-          __nv_cvt_float2_to_fp8x2(make_float2(in.v[v], in.v[v + 1]), __NV_SATFINITE, __NV_E4M3);
+    for (int v = 0; v < VEC; v += 4) {  // a word, or the compiler takes the pairs apart again
+      *reinterpret_cast<unsigned*>(&p.v[v]) = two(v) | two(v + 2) << 16;
     }
   } else {
 #pragma unroll
@@ -120,19 +122,23 @@ __device__ __forceinline__ Pack<T, VEC> pack(const Values<S, VEC>& in) {
   return p;
 }
 
-// a + b, rounded to T.
-template <typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> sum_of(const Pack<T, VEC>& a, const Pack<T, VEC>& b) {
-  return pack<T>(plus(unpack<Stat<T>>(a), unpack<Stat<T>>(b)));
-}
-
 template <typename T, int VEC>
 __device__ __forceinline__ Pack<T, VEC> load(const T* p) {
   return *reinterpret_cast<const Pack<T, VEC>*>(p);
 }
+// A pack's bits as one word, or as elements where no word is as large.
+template <typename P>
+struct WordOf {
+  using type = std::conditional_t<
+      sizeof(P) == 16, uint4,
+      std::conditional_t<sizeof(P) == 8, uint2, std::conditional_t<sizeof(P) == 4, unsigned, P>>>;
+};
+// As a word: of a struct's elements the compiler makes seven stores now and then
+// (docs/decisions/logs/0017-one-row-engine-measurements.md).
 template <typename T, int VEC>
 __device__ __forceinline__ void store(T* p, const Pack<T, VEC>& pack) {
-  *reinterpret_cast<Pack<T, VEC>*>(p) = pack;
+  using Word = typename WordOf<Pack<T, VEC>>::type;
+  *reinterpret_cast<Word*>(p) = *reinterpret_cast<const Word*>(&pack);
 }
 
 // L2's policy for what it is to let go of last, as bulk copies and `retained` give it.
@@ -149,30 +155,6 @@ __device__ __forceinline__ const T* retained(const T* p) {
 #else
   return p;
 #endif
-}
-
-// Loads a pack with hints to both caches: it is needed again (KEEP), or for the last time.
-template <bool KEEP, typename T, int VEC>
-__device__ __forceinline__ Pack<T, VEC> load_hinted(const T* p) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (sizeof(T) * VEC == 16) {
-    uint64_t policy;
-    uint4 v;
-    if constexpr (KEEP) {
-      asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
-      asm volatile("ld.global.L1::evict_last.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(p), "l"(policy));
-    } else {
-      asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-      asm volatile("ld.global.L1::evict_first.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-                   : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                   : "l"(p), "l"(policy));
-    }
-    return *reinterpret_cast<const Pack<T, VEC>*>(&v);
-  }
-#endif
-  return load<T, VEC>(p);
 }
 
 // Threads that a multiprocessor holds.
@@ -216,13 +198,19 @@ __device__ __forceinline__ Stat<T> inverse_sqrt(Stat<T> v) {
   return rsqrtf(v);
 }
 
-// Sum over the `width` (a power of two, at most a warp) lanes of one row, which are neighbours or
-// `step` (another) apart.
+// Calls f with the distances at which the `width` (a power of two, at most a warp) lanes of one row
+// meet, which are neighbours or `step` (another) apart. Unrolled, since the width is seldom known.
+template <typename F>
+__device__ __forceinline__ void for_lanes(int width, int step, const F& f) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    if (offset < width * step && offset >= step) f(offset);
+  }
+}
+
 template <typename S>
 __device__ __forceinline__ S lanes_sum(S v, int width, int step = 1) {
-  for (int offset = width / 2 * step; offset >= step; offset /= 2) {
-    v += __shfl_xor_sync(kFullMask, v, offset);
-  }
+  for_lanes(width, step, [&](int offset) { v += __shfl_xor_sync(kFullMask, v, offset); });
   return v;
 }
 

@@ -46,7 +46,6 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   p.eps = eps;
   p.weight_offset = weight_offset;
   p.weight_type = weight_type(x, weight);
-  p.sms = sm_count(device.index);
   p.stream = current_stream(device.index);
   std::optional<Rows> other;
   if constexpr (ADDS) {
@@ -55,12 +54,15 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
     p.residual_stride = other->stride;
     p.new_residual = new_residual->mutable_data_ptr();
   }
+  std::optional<Tensor> scratch;
+  p.allocate = [&](int64_t bytes) {
+    scratch = allocate_sums((bytes + 7) / 8, device);
+    return scratch->mutable_data_ptr();
+  };
   if constexpr (SCALES) p.scale = static_cast<const float*>(scale->const_data_ptr());
   FUSELINE_CUDA_CHECK(for_dtype<!SCALES>(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     using Y = std::conditional_t<SCALES, e4m3, T>;
-    const auto sums = allocate_sums(fwd_sums<T, ADDS, Y>(p), device);
-    p.sums = sums ? sums->mutable_data_ptr() : nullptr;
     return launch_fwd<T, ADDS, Y>(p);
   }));
 }

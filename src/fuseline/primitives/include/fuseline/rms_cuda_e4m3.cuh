@@ -10,6 +10,8 @@ namespace fuseline::rms {
 // keep their bits; what it takes from v is what e4m3 rounds to 0 or 448.
 class Divisor {
  public:
+  using Scale = float;
+  Divisor() = default;
   __device__ explicit Divisor(float scale) {
     const int exponent = __float_as_int(scale) >> 23 & 0xff;
     power_ = __int_as_float(max(1, 254 - exponent) << 23);
@@ -37,25 +39,16 @@ class Divisor {
 };
 
 struct Undivided {
+  struct Scale {};
+  Undivided() = default;
+  __device__ explicit Undivided(Scale) {}
   template <typename S>
   __device__ S operator()(S v) const {
     return v;
   }
 };
 
-// The part of a kernel's arguments that Y asks for. The scale is loaded together with x; the
-// divisor waits for it, so it is made behind all loads.
 template <typename Y>
-struct Scaling {
-  __device__ Undivided load_scale() const { return {}; }
-};
-template <>
-struct Scaling<e4m3> {
-  const float* scale;
-  __device__ float load_scale() const { return *scale; }
-};
-
-__device__ __forceinline__ Undivided divisor(Undivided none) { return none; }
-__device__ __forceinline__ Divisor divisor(float scale) { return Divisor(scale); }
+using DivisorOf = std::conditional_t<std::is_same_v<Y, e4m3>, Divisor, Undivided>;
 
 }  // namespace fuseline::rms

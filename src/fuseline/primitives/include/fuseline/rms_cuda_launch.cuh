@@ -25,12 +25,6 @@ int64_t bwd_parts(BwdProblem& p) {
                                             : parts_typed<T, float, KIND>(p);
 }
 
-template <typename T, bool ADDS, typename Y>
-int64_t fwd_sums(const FwdProblem& p) {
-  return p.weight_type == WeightType::kSame ? fwd_sums_typed<T, T, ADDS, Y>(p)
-                                            : fwd_sums_typed<T, float, ADDS, Y>(p);
-}
-
 template <typename T, Kind KIND>
 int64_t bwd_sums(const BwdProblem& p) {
   return p.weight_type == WeightType::kSame ? bwd_sums_typed<T, T, KIND>(p)
@@ -48,11 +42,8 @@ int64_t bwd_sums(const BwdProblem& p) {
 // The same, with the forward, for the norm of x or of x + residual.
 #define FUSELINE_RMS_INSTANTIATE(T, ADDS)                                     \
   template cudaError_t fuseline::rms::launch_fwd<T, ADDS>(const FwdProblem&); \
-  template int64_t fuseline::rms::fwd_sums<T, ADDS>(const FwdProblem&);       \
   FUSELINE_RMS_INSTANTIATE_BWD(T, fuseline::rms::kind_of(ADDS))
 
 // The forward alone, of a y in e4m3.
-#define FUSELINE_RMS_INSTANTIATE_E4M3(T)                                         \
-  template cudaError_t fuseline::rms::launch_fwd<T, false, fuseline::rms::e4m3>( \
-      const FwdProblem&);                                                        \
-  template int64_t fuseline::rms::fwd_sums<T, false, fuseline::rms::e4m3>(const FwdProblem&);
+#define FUSELINE_RMS_INSTANTIATE_E4M3(T) \
+  template cudaError_t fuseline::rms::launch_fwd<T, false, fuseline::rms::e4m3>(const FwdProblem&);

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <functional>
 
 namespace fuseline::rms {
 
@@ -29,10 +30,9 @@ struct FwdProblem {
   int64_t n;
   double eps;
   double weight_offset;
-  const float* scale;  // of a y in e4m3
-  void* sums;          // exchanged by blocks that share rows, where fwd_sums asks for them
+  const float* scale;                      // of a y in e4m3
+  std::function<void*(int64_t)> allocate;  // bytes that the launch works in, or none
   WeightType weight_type;
-  int sms;
   cudaStream_t stream;
 };
 
@@ -75,8 +75,6 @@ template <typename T, Kind KIND>
 int64_t bwd_parts(BwdProblem& p);
 
 // How many sums of 8 bytes a launch exchanges through memory; most do not.
-template <typename T, bool ADDS, typename Y = T>
-int64_t fwd_sums(const FwdProblem& p);
 template <typename T, Kind KIND>
 int64_t bwd_sums(const BwdProblem& p);
 

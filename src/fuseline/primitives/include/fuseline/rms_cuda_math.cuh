@@ -16,6 +16,12 @@ __device__ __forceinline__ S mean_of(S sum, S n, S inv_n) {
   return isfinite(mean) ? better : mean;
 }
 
+// The larger of the mean square and |eps|: their sum is 0 where eps = -square.
+template <typename S>
+__device__ __forceinline__ S largest_of(S square, S eps) {
+  return fmax(square, fabs(eps));
+}
+
 // The mean square, or |eps| where that is larger, left the range in which their sum neither
 // overflows nor is too small for full precision.
 __device__ __forceinline__ bool needs_fallback(float v) {

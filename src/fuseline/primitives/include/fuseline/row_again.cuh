@@ -59,7 +59,7 @@ struct WarpColumns {
   }
   // Writes the outputs to where `to` has the warp's first column, `first` of the row.
   __device__ __forceinline__ void write(const Op& op, const typename Op::Row& row, int64_t first,
-                                        const OutputPointers<typename Op::T, Op::OUTPUTS>& to) {
+                                        const OutputsOf<Op>& to) {
     SkewedOutputs<Op, VEC, WHOLE ? 0 : Op::OUTPUTS> skewed(to);
     for (int time = 0; time < times; ++time) {
       const auto at = span(time);
@@ -82,7 +82,7 @@ struct WarpColumns {
   // Leaves the outputs in place of the inputs in shared memory.
   __device__ __forceinline__ void write_in_place(const Op& op, const typename Op::Row& row,
                                                  int64_t first,
-                                                 typename Op::T* const (&rows)[Op::INPUTS]) const {
+                                                 Written<Op>* const (&rows)[Op::INPUTS]) const {
     for (int time = 0; time < times; ++time) {
       const auto at = spread(time);
       Held held;
@@ -125,19 +125,19 @@ __device__ __forceinline__ void rounds_again(const Op& op, typename Op::Row& row
 }
 
 // Blocks of so many threads that a multiprocessor is full of, as far as they have registers.
-template <typename Op, int THREADS, bool WHOLE>
+template <typename Op, int THREADS>
 constexpr int kAgainBlocks =
     (kResidentThreads / THREADS * 4 / static_cast<int>(Op::INPUTS * sizeof(typename Op::S)) -
      (Op::ROUNDS > 1 && Op::INPUTS * sizeof(typename Op::S) < 16)) /
-    (WHOLE || Op::INPUTS * sizeof(typename Op::S) > 8 ? 1 : 2);
+    (Op::INPUTS * sizeof(typename Op::S) > 8 ? 1 : 2);
 
 // A block owns a row of any length. With few registers a thread, a multiprocessor is full of
 // threads, and L1 or L2 keeps what is read again.
-template <typename Op, int VEC, bool WHOLE, int THREADS>
-__global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS, WHOLE>)
+template <typename Op, int VEC, int THREADS>
+__global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
     row_again_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
   const int64_t index = blockIdx.x;
-  WarpColumns<Op, VEC, WHOLE, 1> columns(a, index, a.n, THREADS);
+  WarpColumns<Op, VEC, false, 1> columns(a, index, a.n, THREADS);
   typename Op::Row row = op.begin(a, index);
   rounds_again<0>(op, row, columns, a.n, [&](const auto& part, auto round) {
     return row_part<true, THREADS, decltype(round)::value>(part, THREADS);

@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     Cluster::arrive_relaxed();
   }
   const int begin = cluster.rank * slice, end = min(static_cast<int>(a.n), begin + slice);
-  const auto at = block_span<VEC, Shape::WHOLE>(begin, end, slice, THREADS);
+  const auto at = block_span<VEC, Shape::WHOLE>(begin, end, slice, log2_of(THREADS));
   const int64_t index = cluster.index;
 
   typename Op::Row row = op.begin(a, index);

@@ -4,6 +4,8 @@
 //   T, S             the elements, and the type computed in
 //   INPUTS, ROUNDS   tensors read; sums over the row, one after the other, or none
 //   OUTPUTS          tensors written, not counting those of finish()
+//   Y                the elements of these, where that is not T
+//   OPERANDS         parameters that are loaded for each column
 //   HAS_FALLBACK     whether rows for which needs_fallback() is true are computed by fallback()
 //   INTENSE          whether computing a row takes about as long as its memory traffic (half types)
 //   aligned()        whether `operands` may load packs
@@ -42,15 +44,28 @@ struct OutputPointers {
 template <typename T>
 struct OutputPointers<T, 0> {};
 
-template <typename T, int INPUTS, int OUTPUTS>
+template <typename Op, typename = void>
+struct WrittenBy {
+  using type = typename Op::T;
+};
+template <typename Op>
+struct WrittenBy<Op, std::void_t<typename Op::Y>> {
+  using type = typename Op::Y;
+};
+template <typename Op>
+using Written = typename WrittenBy<Op>::type;
+template <typename Op>
+using OutputsOf = OutputPointers<Written<Op>, Op::OUTPUTS>;
+
+template <typename T, int INPUTS, typename To>
 struct Args {
   const T* in[INPUTS];
   int64_t stride[INPUTS];
-  OutputPointers<T, OUTPUTS> out;  // contiguous
+  To out;  // contiguous
   int64_t rows, n;
 };
 template <typename Op>
-using ArgsOf = Args<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
+using ArgsOf = Args<typename Op::T, Op::INPUTS, OutputsOf<Op>>;
 
 // Values of several outputs, and those of one of them.
 template <typename S, int VEC, int COUNT>
@@ -67,26 +82,26 @@ __device__ __forceinline__ const Values<S, VEC>& output(const Values<S, VEC>& y,
 }
 
 // Writes what `out` gave.
-template <int VEC, typename T, int COUNT, typename Values>
-__device__ __forceinline__ void store_outputs(const OutputPointers<T, COUNT>& to, int64_t at,
+template <int VEC, typename Y, int COUNT, typename Values>
+__device__ __forceinline__ void store_outputs(const OutputPointers<Y, COUNT>& to, int64_t at,
                                               const Values& y) {
 #pragma unroll
-  for (int k = 0; k < COUNT; ++k) store<T, VEC>(to.of[k] + at, pack<T>(output(y, k)));
+  for (int k = 0; k < COUNT; ++k) store<Y, VEC>(to.of[k] + at, pack<Y>(output(y, k)));
 }
 
 // The output rows of a warp, where they may begin anywhere.
 template <typename Op, int VEC, int COUNT = Op::OUTPUTS>
 struct SkewedOutputs {
-  using T = typename Op::T;
+  using Y = Written<Op>;
   SkewedOutputs<Op, VEC, COUNT - 1> others;
-  SkewedRow<T, VEC> last;
+  SkewedRow<Y, VEC> last;
 
-  __device__ __forceinline__ explicit SkewedOutputs(const OutputPointers<T, Op::OUTPUTS>& to)
+  __device__ __forceinline__ explicit SkewedOutputs(const OutputsOf<Op>& to)
       : others(to), last(to.of[COUNT - 1]) {}
   template <typename Values>
   __device__ __forceinline__ void put(const Values& y, int col, bool first, int end) {
     others.put(y, col, first, end);
-    last.put(pack<T>(output(y, COUNT - 1)), col, first, end);
+    last.put(pack<Y>(output(y, COUNT - 1)), col, first, end);
   }
 };
 template <typename Op, int VEC>
@@ -233,7 +248,7 @@ __device__ __forceinline__ bool ran_fallback(const Op& op, const ArgsOf<Op>& a,
     __shared__ double scratch[kWarp];
     const bool again = active && op.needs_fallback(row);
     if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
-    op.fallback(a, index, lane, row_threads, again, [&](double part) {
+    op.fallback(a, row, index, lane, row_threads, again, [&](double part) {
       if constexpr (MULTI_WARP) __syncthreads();
       return row_sum<MULTI_WARP>(part, row_threads, scratch);
     });
@@ -244,7 +259,7 @@ __device__ __forceinline__ bool ran_fallback(const Op& op, const ArgsOf<Op>& a,
 
 // The traits of most operators.
 struct DefaultTraits {
-  static constexpr int OUTPUTS = 1;
+  static constexpr int OUTPUTS = 1, OPERANDS = 0;
   static constexpr bool HAS_FALLBACK = false, INTENSE = false;
   static bool aligned() { return true; }
 };
@@ -261,17 +276,33 @@ struct NoEpilogueOperands : DefaultTraits {
   }
 };
 
-// How a block works on rows: ROW_THREADS threads a row (0: the block is the row's), each with ITEMS
-// accesses of VEC elements. EARLY loads the operands of `out` before the sums are known,
-// which takes registers. Not WHOLE: rows begin anywhere and end within an access.
-template <int VEC_, int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_,
-          bool EARLY_ = false, bool WHOLE_ = true>
+constexpr int kLaunchSays = -1;
+
+// How a block works on rows: with ITEMS accesses of VEC elements a thread, on one row (IS_BLOCK) or
+// on several of at most a warp's threads each: 2^LOG_WIDTH, or as many as the launch says. EARLY
+// loads the operands of `out` before the sums are known, which takes registers. Not WHOLE: rows
+// begin anywhere and end within an access.
+template <int VEC_, int ITEMS_, bool IS_BLOCK_, int MAX_THREADS_, int MIN_BLOCKS_,
+          bool EARLY_ = false, bool WHOLE_ = true, int LOG_WIDTH_ = kLaunchSays>
 struct Shape {
-  static constexpr int VEC = VEC_, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_;
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_, LOG_WIDTH = LOG_WIDTH_;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool ROW_IS_BLOCK = ROW_THREADS == 0, EARLY = EARLY_, WHOLE = WHOLE_;
+  template <int LOG>
+  using Wide = Shape<VEC, ITEMS, IS_BLOCK_, MAX_THREADS, MIN_BLOCKS, EARLY_, WHOLE_, LOG>;
+  static constexpr bool IS_BLOCK = IS_BLOCK_, EARLY = EARLY_, WHOLE = WHOLE_;
   using Span = rows::Span<VEC, WHOLE>;
 };
+
+// The columns of a thread, one of 2^log_width of a row of n.
+template <typename Shape>
+__device__ __forceinline__ typename Shape::Span row_span(int lane, int n, int log_width) {
+  constexpr int VEC = Shape::VEC;
+  if constexpr (Shape::IS_BLOCK) {
+    return block_span<VEC, Shape::WHOLE>(0, n, n, log_width);
+  } else {
+    return {lane * VEC, n - lane * VEC, VEC << log_width};
+  }
+}
 
 template <int ROUND>
 using Round = std::integral_constant<int, ROUND>;
@@ -294,7 +325,7 @@ struct Writer {
   static constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
   static constexpr bool EARLY = Shape::EARLY;
   using Row = typename Op::Row;
-  using To = OutputPointers<typename Op::T, Op::OUTPUTS>;
+  using To = OutputsOf<Op>;
   const Op& op;
   const typename Shape::Span& at;
   decltype(op.template operands<VEC, EARLY>(true, 0)) early[EARLY ? ITEMS : 1];
@@ -334,37 +365,32 @@ struct Writer {
   }
 };
 
-// Reads each row once, into ITEMS packs a thread. Needs n <= row threads * ITEMS * VEC.
+// Reads each row once, by 2^log_width threads, into ITEMS packs each. Needs n <= threads * ITEMS *
+// VEC.
 template <typename Op, typename Shape>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    row_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
-  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
-  constexpr bool IS_BLOCK = Shape::ROW_IS_BLOCK;
-  constexpr int WIDTH = IS_BLOCK ? Shape::MAX_THREADS : Shape::ROW_THREADS;
+    row_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op, int log_width) {
+  constexpr bool IS_BLOCK = Shape::IS_BLOCK;
+  if constexpr (Shape::LOG_WIDTH != kLaunchSays) log_width = Shape::LOG_WIDTH;
+  const int width = 1 << log_width;
   int lane = threadIdx.x;
   int64_t index = blockIdx.x;
   if constexpr (!IS_BLOCK) {
-    index = index * (Shape::MAX_THREADS / WIDTH) + lane / WIDTH;
-    lane %= WIDTH;
+    index = index * (Shape::MAX_THREADS >> log_width) + (lane >> log_width);
+    lane &= width - 1;
   }
   const bool active = index < a.rows;
-  const int n = active ? static_cast<int>(a.n) : 0;
-  typename Shape::Span at;
-  if constexpr (IS_BLOCK) {
-    at = block_span<VEC, true>(0, n, n, WIDTH);
-  } else {
-    at = {lane * VEC, n - lane * VEC, WIDTH * VEC};
-  }
+  const auto at = row_span<Shape>(lane, active ? static_cast<int>(a.n) : 0, log_width);
   typename Op::Row row = op.begin(a, active ? index : 0);
-  Packs<Op, VEC> held[ITEMS];
+  Packs<Op, Shape::VEC> held[Shape::ITEMS];
   load_packs<Op>(a, index, at, held);
   const Writer<Op, Shape> writer(op, at);
   rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
-    return row_part<IS_BLOCK, Shape::MAX_THREADS, decltype(round)::value>(part, WIDTH);
+    return row_part<IS_BLOCK, Shape::MAX_THREADS, decltype(round)::value>(part, width);
   });
   if (active && lane == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if (ran_fallback<IS_BLOCK>(op, a, row, index, active, lane, WIDTH)) return;
+    if (ran_fallback<IS_BLOCK>(op, a, row, index, active, lane, width)) return;
     writer.write(row, held, a.out.at(index * a.n));
   }
 }

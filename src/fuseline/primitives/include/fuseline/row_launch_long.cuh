@@ -98,7 +98,7 @@ bool launch_grid(const ArgsOf<Op>& a, const Op& op, GridPlan plan, cudaStream_t 
     if (plan.board == nullptr) return false;
     if (plan.row.pitch > 0) return launch_grid<true, WHOLE, THREADS>(a, op, plan, stream);
   }
-  return launch_grid<false, WHOLE, THREADS>(a, op, plan, stream);
+  return launch_grid<false, false, THREADS>(a, op, plan, stream);
 }
 
 // By clusters that keep a row in shared memory: of two blocks a multiprocessor, or else of one.

@@ -57,11 +57,12 @@ template <bool HELD, int VEC, bool WHOLE, int THREADS, typename Op, typename Who
 __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int64_t index, int rank,
                                          const LongPlan& plan, const Whole& whole) {
   using T = typename Op::T;
+  using Y = Written<Op>;
   extern __shared__ __align__(128) unsigned char smem[];
   const int64_t slice = static_cast<int64_t>(plan.each) * plan.piece, begin = rank * slice;
   // Whether outputs may take the place of inputs, as far behind a multiple of 16 bytes.
-  bool in_place = HELD && !WHOLE && a.n % VEC != 0;
-  T* rows[Op::INPUTS];
+  bool in_place = HELD && !WHOLE && std::is_same_v<T, Y> && a.n % VEC != 0;
+  Y* rows[Op::INPUTS];
   ArgsOf<Op> here{};  // the block's columns
   here.rows = 1;
   here.n = max(int64_t{0}, min(a.n - begin, slice));
@@ -72,10 +73,11 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
     if constexpr (HELD) {
       const Run<T> run(smem + k * plan.pitch, from);
       run.load(from, static_cast<int>(here.n), threadIdx.x, THREADS);
-      here.in[k] = rows[k] = run.at;
+      here.in[k] = run.at;
+      rows[k] = reinterpret_cast<Y*>(run.at);
       if constexpr (Op::OUTPUTS > 0) {
         if (k < Op::OUTPUTS) {
-          in_place &= Run<T>(smem, a.out.of[k] + index * a.n + begin).skew == run.skew;
+          in_place &= Run<Y>(smem, a.out.of[k] + index * a.n + begin).skew == run.skew;
         }
       }
     }
@@ -115,7 +117,7 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
       const auto to = a.out.at(index * a.n + begin);
 #pragma unroll
       for (int k = 0; k < Op::OUTPUTS; ++k) {
-        const Run<T> run(smem + k * plan.pitch, to.of[k]);
+        const Run<Y> run(smem + k * plan.pitch, to.of[k]);
         run.store(to.of[k], static_cast<int>(here.n), threadIdx.x, THREADS);
       }
     }

@@ -8,17 +8,12 @@
 
 namespace fuseline::rows {
 
-// The columns of a thread, one of `width` of a row of n: those that it has in row_kernel where that
-// takes rows of n, or else elements side by side with the others'.
+// The columns of a thread, one of 2^log_width of a row of n: those that it has in row_kernel where
+// that takes rows of n, or else elements side by side with the others'.
 template <typename Shape>
-__device__ __forceinline__ typename Shape::Span short_span(int lane, int n, int width) {
-  constexpr int VEC = Shape::VEC;
-  if (n % VEC) return Shape::Span::spread(0, n, lane, width, n % 2 == 0);
-  if constexpr (Shape::ROW_IS_BLOCK) {
-    return block_span<VEC, false>(0, n, n, width);
-  } else {
-    return {lane * VEC, n - lane * VEC, width * VEC};
-  }
+__device__ __forceinline__ typename Shape::Span short_span(int lane, int n, int log_width) {
+  if (n % Shape::VEC == 0) return row_span<Shape>(lane, n, log_width);
+  return Shape::Span::spread(0, n, lane, 1 << log_width, n % 2 == 0);
 }
 
 // Owns the rows of a block, 2^log_width threads each, or one. What comes of an input, and what goes
@@ -29,8 +24,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_short_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
                      int log_width, int pitch, int row_pitch) {
   using T = typename Op::T;
+  using Y = Written<Op>;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
-  constexpr bool IS_BLOCK = Shape::ROW_IS_BLOCK;
+  constexpr bool IS_BLOCK = Shape::IS_BLOCK;
   static_assert(Op::OUTPUTS <= Op::INPUTS, "outputs go where inputs came");
   extern __shared__ __align__(128) unsigned char smem[];
   const int thread = threadIdx.x, threads = blockDim.x, width = 1 << log_width;
@@ -56,7 +52,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   end_batch();
   wait_for_batch<0>();
   __syncthreads();
-  auto at = short_span<Shape>(lane, n, width);
+  auto at = short_span<Shape>(lane, n, log_width);
   if (!active) at.count = 0;
   typename Op::Row row = op.begin(a, active ? index : 0);
   Packs<Op, VEC> held[ITEMS];
@@ -72,15 +68,15 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       const auto y = op.out(row, held[i], op.template some_operands<VEC>(at, i, 0));
 #pragma unroll
       for (int k = 0; k < Op::OUTPUTS; ++k) {
-        T* const to = Run<T>(smem + k * pitch, a.out.of[k] + begin * n).at;
+        Y* const to = Run<Y>(smem + k * pitch, a.out.of[k] + begin * n).at;
         store_pack(to + (thread >> log_width) * n, output(y, k), at, i);
       }
     }
     __syncthreads();
 #pragma unroll
     for (int k = 0; k < Op::OUTPUTS; ++k) {
-      T* const to = a.out.of[k] + begin * n;
-      Run<T>(smem + k * pitch, to).store(to, rows_here * n, thread, threads);
+      Y* const to = a.out.of[k] + begin * n;
+      Run<Y>(smem + k * pitch, to).store(to, rows_here * n, thread, threads);
     }
     if constexpr (Op::HAS_FALLBACK) {
       __syncthreads();  // it writes over what has been stored

@@ -5,6 +5,10 @@
 
 namespace fuseline::rows {
 
+__host__ __device__ constexpr int log2_of(int power) {
+  return power > 1 ? 1 + log2_of(power / 2) : 0;
+}
+
 // The columns of a thread: packs of VEC from `first` on, `step` apart, which end `count` columns
 // behind it. WHOLE: with a whole pack. An element of a pack is `next` before the one that follows,
 // `pair` before the one after that: in memory's order 1 and 2.
@@ -37,11 +41,15 @@ struct Span {
   }
 };
 
-// Those of a thread of a block that has columns [begin, end) of a row, at most `slice`: each warp
-// has packs side by side, as many as another, so that these are few however short the row is.
+// Those of a thread of a block of 2^log_threads that has columns [begin, end) of a row, at most
+// `slice`: each warp has packs side by side, as many as another, so that these are few however
+// short the row is.
 template <int VEC, bool WHOLE>
-__device__ __forceinline__ Span<VEC, WHOLE> block_span(int begin, int end, int slice, int threads) {
-  const int warp = threadIdx.x / kWarp, each = (slice + threads * VEC - 1) / (threads * VEC);
+__device__ __forceinline__ Span<VEC, WHOLE> block_span(int begin, int end, int slice,
+                                                       int log_threads) {
+  constexpr int LOG_VEC = log2_of(VEC);
+  const int warp = threadIdx.x / kWarp;
+  const int each = (slice + (VEC << log_threads) - 1) >> (LOG_VEC + log_threads);
   const int first = begin + warp * each * kWarp * VEC;
   const int lane = threadIdx.x % kWarp * VEC;
   return {first + lane, min(end - first, each * kWarp * VEC) - lane, kWarp * VEC};

@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   Cluster::synchronize();  // no block sends to one that is not ready
   const int begin = cluster.rank * slice;
   const int count = max(0, min(static_cast<int>(a.n) - begin, slice));
-  const auto at = block_span<VEC, true>(begin, begin + count, slice, THREADS);
+  const auto at = block_span<VEC, true>(begin, begin + count, slice, log2_of(THREADS));
   const int64_t clusters = gridDim.x / cluster.size;
   const RowLoader<Op> loader{a, reinterpret_cast<T*>(smem), barriers, slice, begin, count};
   if (loads) {

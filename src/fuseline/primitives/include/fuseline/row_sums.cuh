@@ -37,10 +37,10 @@ __device__ __forceinline__ Compensated plus(const Compensated& a, const Compensa
   return {sum, a.lost + b.lost + ((a.value - (sum - moved)) + (b.value - moved))};
 }
 __device__ __forceinline__ Compensated over_lanes(Compensated p, int width) {
-  for (int offset = width / 2; offset > 0; offset /= 2) {
+  for_lanes(width, 1, [&](int offset) {
     p = plus(p, {__shfl_xor_sync(kFullMask, p.value, offset),
                  __shfl_xor_sync(kFullMask, p.lost, offset)});
-  }
+  });
   return p;
 }
 

@@ -43,7 +43,7 @@ void run(const Op& op, const Made<Op>& made, const Inputs&... inputs) {
   }
   if constexpr (Op::OUTPUTS > 0) {
     for (int k = 0; k < Op::OUTPUTS; ++k) {
-      a.out.of[k] = static_cast<typename Op::T*>(made[k].mutable_data_ptr());
+      a.out.of[k] = static_cast<Written<Op>*>(made[k].mutable_data_ptr());
     }
   }
   a.rows = views[0].rows;

@@ -46,9 +46,8 @@ template <typename T, bool HELD>
 __device__ __forceinline__ MaxSum<T, HELD> over_lanes(const MaxSum<T, HELD>& p, int width,
                                                       int step = 1) {
   Stat<T> max = p.max;
-  for (int offset = width / 2 * step; offset >= step; offset /= 2) {
-    max = fmax(max, __shfl_xor_sync(kFullMask, max, offset));
-  }
+  for_lanes(width, step,
+            [&](int offset) { max = fmax(max, __shfl_xor_sync(kFullMask, max, offset)); });
   return {max, lanes_sum(p.sum * exp_of<T>(p.max - shift(max)), width, step)};
 }
 
