@@ -15,20 +15,21 @@ void by_formula(int64_t tanh, int64_t backwards, const F& f) {
 
 template <typename T>
 void forward(const void* x, const void* bias, void* y, int64_t rows, int64_t n, int64_t stride,
-             int64_t tanh, int64_t backwards) {
+             int64_t biases, int64_t tanh, int64_t backwards) {
   by_formula(tanh, backwards, [&](auto formula) {
     ForwardOf<T> a{};
     a.x = static_cast<const T*>(x);
     a.bias = static_cast<const T*>(bias);
     a.y = static_cast<T*>(y);
     a.x_stride = stride;
+    a.biases = biases;
     launch<decltype(formula)::value>(a, rows, n, emulator::kSms, nullptr);
   });
 }
 
 template <typename T>
 void backward(const void* dy, const void* x, const void* bias, void* dx, void* dbias, int64_t rows,
-              int64_t n, int64_t stride, int64_t tanh, int64_t backwards) {
+              int64_t n, int64_t stride, int64_t biases, int64_t tanh, int64_t backwards) {
   by_formula(tanh, backwards, [&](auto formula) {
     BackwardOf<T> a{};
     a.dy = static_cast<const T*>(dy);
@@ -37,8 +38,9 @@ void backward(const void* dy, const void* x, const void* bias, void* dx, void* d
     a.dx = static_cast<T*>(dx);
     a.dy_stride = n;
     a.x_stride = stride;
+    a.biases = biases;
     a.parts = parts_of(a, rows, n, dbias != nullptr, emulator::kSms);
-    std::vector<fuseline::Stat<T>> partial(dbias ? a.parts * n : 0, NAN);
+    std::vector<fuseline::Stat<T>> partial(dbias ? sums_of(a, rows, n) : 0, NAN);
     if (dbias) a.partial = partial.data();
     launch<decltype(formula)::value>(a, static_cast<T*>(dbias), rows, n, nullptr);
   });
@@ -46,15 +48,17 @@ void backward(const void* dy, const void* x, const void* bias, void* dx, void* d
 
 }  // namespace
 
-#define EXPORT(name, T)                                                                        \
-  extern "C" void forward_##name(const void* x, const void* bias, void* y, int64_t rows,       \
-                                 int64_t n, int64_t stride, int64_t tanh, int64_t backwards) { \
-    forward<T>(x, bias, y, rows, n, stride, tanh, backwards);                                  \
-  }                                                                                            \
-  extern "C" void backward_##name(const void* dy, const void* x, const void* bias, void* dx,   \
-                                  void* dbias, int64_t rows, int64_t n, int64_t stride,        \
-                                  int64_t tanh, int64_t backwards) {                           \
-    backward<T>(dy, x, bias, dx, dbias, rows, n, stride, tanh, backwards);                     \
+// `biases` 0: one a column, else row r has that of r % biases.
+#define EXPORT(name, T)                                                                      \
+  extern "C" void forward_##name(const void* x, const void* bias, void* y, int64_t rows,     \
+                                 int64_t n, int64_t stride, int64_t biases, int64_t tanh,    \
+                                 int64_t backwards) {                                        \
+    forward<T>(x, bias, y, rows, n, stride, biases, tanh, backwards);                        \
+  }                                                                                          \
+  extern "C" void backward_##name(const void* dy, const void* x, const void* bias, void* dx, \
+                                  void* dbias, int64_t rows, int64_t n, int64_t stride,      \
+                                  int64_t biases, int64_t tanh, int64_t backwards) {         \
+    backward<T>(dy, x, bias, dx, dbias, rows, n, stride, biases, tanh, backwards);           \
   }
 EXPORT(f32, float)
 EXPORT(f64, double)

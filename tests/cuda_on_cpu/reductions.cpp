@@ -1,17 +1,91 @@
-// The forward of horizontal_reduction_reduction, chosen and launched as on a GPU.
+// The horizontal reductions, chosen and launched as on a GPU: rows, and columns with their
+// gradients.
 #include "emulator.h"
-#include "fuseline/row_launch.cuh"
+#include "fuseline/column_launch.cuh"
+#include "ops/horizontal_reduction_pointwise/impl_cuda_rows.cuh"
 #include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
+
+namespace {
+
+namespace pointwise = fuseline::horizontal_reduction_pointwise;
+namespace reduction = fuseline::horizontal_reduction_reduction;
+
+// Along the n elements of [outer, n, inner], contiguous but for `gap` elements after each slice.
+template <typename Op>
+fuseline::rows::ColumnArgsOf<Op> columns(const typename Op::T* x, int64_t outer, int64_t n,
+                                         int64_t inner, int64_t gap) {
+  fuseline::rows::ColumnArgsOf<Op> a{};
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    a.in[k] = x;
+    a.stride[k] = n * inner + gap;
+    a.step[k] = inner;
+  }
+  a.rows = outer * inner;
+  a.n = n;
+  a.inner = inner;
+  return a;
+}
+
+}  // namespace
 
 #define EXPORT(name, T)                                                                      \
   extern "C" void sum_and_amax_##name(const T* x, T* sums, T* amax, int64_t rows, int64_t n, \
                                       int64_t stride, int64_t backwards) {                   \
     emulator::backwards = backwards;                                                         \
-    fuseline::horizontal_reduction_reduction::Forward<T, false> op{};                        \
+    reduction::Forward<T, false> op{};                                                       \
     op.sums = sums;                                                                          \
     op.amax = amax;                                                                          \
     fuseline::rows::launch({{x}, {stride}, {}, rows, n}, op, nullptr);                       \
   }
+#define EXPORT_COLUMNS(name, T)                                                                   \
+  extern "C" void columns_sum_and_amax_##name(const T* x, T* sums, T* amax, double* counts,       \
+                                              int64_t outer, int64_t n, int64_t inner,            \
+                                              int64_t gap, int64_t backwards) {                   \
+    emulator::backwards = backwards;                                                              \
+    reduction::Forward<T, true> op{};                                                             \
+    op.sums = sums;                                                                               \
+    op.amax = amax;                                                                               \
+    op.counts = counts;                                                                           \
+    fuseline::rows::launch_columns(columns<decltype(op)>(x, outer, n, inner, gap), op, nullptr);  \
+  }                                                                                               \
+  extern "C" void columns_sum_and_amax_bwd_##name(                                                \
+      const T* x, const T* dsum, const T* damax, const T* amax, const double* counts, T* dx,      \
+      int64_t outer, int64_t n, int64_t inner, int64_t gap, int64_t backwards) {                  \
+    emulator::backwards = backwards;                                                              \
+    reduction::Backward<T> op{};                                                                  \
+    op.dsum = dsum;                                                                               \
+    op.damax = damax;                                                                             \
+    op.amax = amax;                                                                               \
+    op.counts = counts;                                                                           \
+    auto a = columns<decltype(op)>(x, outer, n, inner, gap);                                      \
+    a.out.of[0] = dx;                                                                             \
+    fuseline::rows::launch_columns(a, op, nullptr);                                               \
+  }                                                                                               \
+  extern "C" void columns_sum_and_cos_##name(const T* x, T* sums, T* cos, int64_t outer,          \
+                                             int64_t n, int64_t inner, int64_t gap,               \
+                                             int64_t backwards) {                                 \
+    emulator::backwards = backwards;                                                              \
+    pointwise::Forward<T> op{};                                                                   \
+    op.sums = sums;                                                                               \
+    auto a = columns<decltype(op)>(x, outer, n, inner, gap);                                      \
+    a.out.of[0] = cos;                                                                            \
+    fuseline::rows::launch_columns(a, op, nullptr);                                               \
+  }                                                                                               \
+  extern "C" void columns_sum_and_cos_bwd_##name(const T* x, const T* dsum, const T* dcos, T* dx, \
+                                                 int64_t outer, int64_t n, int64_t inner,         \
+                                                 int64_t gap, int64_t backwards) {                \
+    emulator::backwards = backwards;                                                              \
+    pointwise::Backward<T> op{};                                                                  \
+    op.dsum = dsum;                                                                               \
+    auto a = columns<decltype(op)>(x, outer, n, inner, gap);                                      \
+    a.in[0] = dcos;                                                                               \
+    a.stride[0] = n * inner;                                                                      \
+    a.out.of[0] = dx;                                                                             \
+    fuseline::rows::launch_columns(a, op, nullptr);                                               \
+  }
+EXPORT_COLUMNS(f32, float)
+EXPORT_COLUMNS(f64, double)
+EXPORT_COLUMNS(bf16, __nv_bfloat16)
 EXPORT(f32, float)
 EXPORT(f64, double)
 EXPORT(bf16, __nv_bfloat16)

@@ -62,7 +62,10 @@ def build(tmp_path_factory):
     (folder / "fuseline").mkdir()
     for path in HEADERS.glob("*.*h"):
         (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
-    for name in ("bias_gelu", "horizontal_reduction_reduction", "norm_chain", "pointwise_chain"):
+    for name in (
+        "bias_gelu", "horizontal_reduction_pointwise", "horizontal_reduction_reduction",
+        "norm_chain", "pointwise_chain",
+    ):  # fmt: skip
         (folder / "ops" / name).mkdir(parents=True)
         for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
             (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
@@ -364,30 +367,63 @@ def made(library, name, tensors, shapes, numbers) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_gelu(gelu, dtype, shape, tanh) -> None:
     """Digits where the result is small; gradients that are not asked for; odd strides."""
-    count, n = shape
+    n = shape[1]
     for stride in (None, n + 3):
-        bias = rows((1, n), dtype)[0]
         x = rows(shape, dtype, spread=3.0, stride=stride)
-        dy, numbers = rows(shape, dtype), [count, n, x.stride(0), tanh]
-        which = "tanh" if tanh else "none"
-        (right,) = longdouble("fwd", None, wide(x), wide(bias), which)
-        (y,) = made(gelu, "forward", [x, bias], [shape], numbers)
-        tiny = torch.finfo(dtype).tiny * 2.0**24
-        off = abs(wide(y) - right) / (abs(right) + tiny)
-        assert off.max() <= {F32: 8, F64: 8, BF16: 0.51}[dtype] * torch.finfo(dtype).eps
-        exact = longdouble("bwd", wide(dy), wide(x), wide(bias), which)
-        for needs in ((1, 1), (1, 0), (0, 1)):
-            shapes = [s if need else None for s, need in zip((shape, (n,)), needs, strict=True)]
-            found = made(gelu, "backward", [dy, x, bias], shapes, numbers)
-            for got, grad in zip(found, exact, strict=True):
-                if got is not None:
-                    limit = 6 * torch.finfo(dtype).eps * abs(grad).max()
-                    assert abs(wide(got) - grad).max() <= limit
+        assert_gelu(gelu, x, rows((1, n), dtype)[0], 0, tanh)
+
+
+# Blocks, parts of rows, rows shorter than a pack; one bias a row, each of some for several rows.
+LINES = [
+    (3, 61, 3),
+    (300, 8, 100),
+    (6, 512, 2),
+    (40, 3, 8),
+    (2, 4096, 1),
+    (35, 1000, 5),
+    (1, 9001, 1),
+]
+
+
+@pytest.mark.parametrize("tanh", [1, 0])
+@pytest.mark.parametrize("shape", LINES, ids=str)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_gelu_with_a_bias_for_each_row(gelu, dtype, shape, tanh) -> None:
+    count, n, biases = shape
+    x = rows((count, n), dtype, spread=3.0)
+    assert_gelu(gelu, x, rows((1, biases), dtype)[0], biases, tanh)
+
+
+def assert_gelu(gelu, x: Tensor, bias: Tensor, biases: int, tanh: int) -> None:
+    (count, n), dtype = x.shape, x.dtype
+    dy, numbers = rows(x.shape, dtype), [count, n, x.stride(0), biases, tanh]
+    which = "tanh" if tanh else "none"
+    # With a bias for each row the oracle's rows are these columns.
+    turned = [wide(t).reshape(-1, biases, n).transpose(0, 2, 1) if biases else wide(t)
+              for t in (dy, x)]  # fmt: skip
+    v, b = turned[1].reshape(-1, len(bias)), wide(bias)
+    (right,) = longdouble("fwd", None, v, b, which)
+    exact = longdouble("bwd", turned[0].reshape(-1, len(bias)), v, b, which)
+
+    def as_ours(a: np.ndarray) -> np.ndarray:
+        return a.reshape(-1, n, biases).transpose(0, 2, 1).reshape(x.shape) if biases else a
+
+    (y,) = made(gelu, "forward", [x, bias], [x.shape], numbers)
+    tiny = torch.finfo(dtype).tiny * 2.0**24
+    off = abs(wide(y) - as_ours(right)) / (abs(as_ours(right)) + tiny)
+    assert off.max() <= {F32: 8, F64: 8, BF16: 0.51}[dtype] * torch.finfo(dtype).eps
+    for needs in ((1, 1), (1, 0), (0, 1)):
+        shapes = [s if need else None for s, need in zip((x.shape, bias.shape), needs, strict=True)]
+        found = made(gelu, "backward", [dy, x, bias], shapes, numbers)
+        for got, grad in zip(found, (as_ours(exact[0]), exact[1]), strict=True):
+            if got is not None:
+                limit = 6 * torch.finfo(dtype).eps * abs(grad).max()
+                assert abs(wide(got) - grad).max() <= limit
 
 
 def test_gelu_without_rows(gelu) -> None:
     x, bias = torch.empty(0, 64), torch.randn(64)
-    (dbias,) = made(gelu, "backward", [x, x, bias, None], [(64,)], [0, 64, 64, 1])
+    (dbias,) = made(gelu, "backward", [x, x, bias, None], [(64,)], [0, 64, 64, 0, 1])
     assert not dbias.any()
 
 
@@ -659,6 +695,54 @@ def test_reductions_read_no_gap(reductions, dtype, n) -> None:
         right, unit = wide(x).sum(1), torch.finfo(dtype).eps
         assert (abs(wide(found[0][0]) - right) <= unit * abs(right) + 1e-30).all()
         assert torch.equal(found[0][1], x.amax(1))
+
+
+COLUMNS = [(2, 5, 3), (1, 61, 64), (2, 300, 100), (3, 1027, 8), (1, 9001, 33), (5, 1, 7)]
+
+
+@pytest.mark.parametrize("gap", [0, 3, 8])
+@pytest.mark.parametrize(("outer", "n", "inner"), COLUMNS)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_reductions_of_columns(reductions, dtype, outer, n, inner, gap) -> None:
+    """Sums, largest elements with ties and a NaN, cosines, and the gradients of all four."""
+    x = torch.full((outer, n * inner + gap), torch.nan, dtype=dtype)[:, : n * inner]
+    x = x.view(outer, n, inner).copy_(torch.randn(outer, n, inner).mul(8).round().div(8))
+    x[0, n // 2, 0] = torch.nan
+    shape, numbers = (outer, inner), [outer, n, inner, gap]
+    dsum, dother = torch.randn(2, *shape).to(dtype)
+    dcos = torch.randn(outer, n, inner).to(dtype)
+
+    def run(name: str, tensors: list[Tensor], out: list[Tensor]) -> list[Tensor]:
+        found = []
+        for backwards in (0, 1):
+            found.append([torch.full_like(t, torch.nan) for t in out])
+            arguments = [*tensors, *found[-1]]
+            call(reductions, f"columns_{name}_{NAMES[dtype]}", arguments, [*numbers, backwards])
+        for a, b in zip(*found, strict=True):
+            assert torch.equal(a.nan_to_num(), b.nan_to_num())
+        return found[0]
+
+    per_column = torch.empty(shape, dtype=dtype)
+    total, amax, count = run("sum_and_amax", [x], [per_column] * 2 + [per_column.double()])
+    leaf = x.double().requires_grad_()
+    right = leaf.sum(1), leaf.amax(1), leaf.cos()
+    close(total, right[0])
+    assert torch.equal(amax.nan_to_num(), right[1].detach().to(dtype).nan_to_num())
+    assert torch.equal(count, (x == amax[:, None]).sum(1).double())
+    (dx,) = run("sum_and_amax_bwd", [x, dsum, dother, amax, count], [dcos])
+    dys = dsum.double(), dother.double()
+    close(dx, torch.autograd.grad(right[:2], leaf, dys, retain_graph=True)[0])
+    total, cos = run("sum_and_cos", [x], [per_column, dcos])
+    close(total, right[0])
+    close(cos, right[2])
+    (dx,) = run("sum_and_cos_bwd", [x, dsum, dcos], [dcos])
+    close(dx, torch.autograd.grad((right[0], right[2]), leaf, (dys[0], dcos.double()))[0])
+
+
+def close(got: Tensor, right: Tensor) -> None:
+    """Within some roundings of the largest terms, and NaN where that is."""
+    unit = 4 * torch.finfo(got.dtype).eps
+    torch.testing.assert_close(got.double(), right, rtol=unit, atol=unit, equal_nan=True)
 
 
 def root_mean_square(x: Tensor, weight: Tensor, dy: Tensor, eps: float):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ops import test_bias_gelu as cases
+from ops.layouts import inputs_with, keeps_the_budget, laid_out, run
 
 import fuseline
 from fuseline.testing.accuracy import errors, over_budget
@@ -52,3 +53,16 @@ def test_within_the_budget(n, dtype, approximate):
         for name in names:
             wrong = over_budget(SPEC.budget, dtype, direction, figures[name], yardsticks[name])
             assert wrong is None
+
+
+ORDERS = [((70, 30), (1, 0)), ((2, 3, 65), (1, 0, 2)), ((2, 33, 5), (0, 2, 1))]
+
+
+@pytest.mark.parametrize("gap", [0, 4])
+@pytest.mark.parametrize(("shape", "order"), ORDERS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_every_order_of_dimensions(dtype, shape, order, gap):
+    x = laid_out(shape, order, dtype, "cpu", gap)
+    keeps_the_budget("bias_gelu", x, "triton")
+    (y,) = run("bias_gelu", inputs_with(SPEC, x), impl="triton")
+    assert y.stride() == torch.empty_like(x).stride()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 from ops import test_pointwise_chain
+from ops.layouts import inputs_with, keeps_the_budget, laid_out, run
 
 import fuseline
 from fuseline import table
@@ -47,3 +48,16 @@ def test_within_the_budget(shape, dtype):
             next(iter(errors(SPEC, given, direction, r, (dy,)).values())) for r in (mine, theirs)
         )
         assert over_budget(SPEC.budget, dtype, direction, figures, yardstick) is None
+
+
+ORDERS = [((70, 30), (1, 0)), ((2, 3, 65), (1, 0, 2)), ((2, 33, 5), (0, 2, 1))]
+
+
+@pytest.mark.parametrize("gap", [0, 4])
+@pytest.mark.parametrize(("shape", "order"), ORDERS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_every_order_of_dimensions(dtype, shape, order, gap):
+    x = laid_out(shape, order, dtype, "cpu", gap)
+    keeps_the_budget("pointwise_chain", x, "triton")
+    (y,) = run("pointwise_chain", inputs_with(SPEC, x), impl="triton")
+    assert y.stride() == torch.empty_like(x).stride()

@@ -17,6 +17,23 @@ def dense(t: torch.Tensor | None) -> torch.Tensor | None:
     return t.resolve_neg().contiguous()
 
 
+def dense_as(t: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return the tensor itself if it lies in memory as `like`, of its shape, else a copy that does.
+
+    like: without gaps, as torch.empty_like makes it.
+    """
+    alike = t.stride() == like.stride() or (t.is_contiguous() and like.is_contiguous())
+    if alike and not t.is_neg():
+        return t
+    native.count_copy()
+    return torch.empty_like(like).copy_(t)
+
+
+def memory_order(t: torch.Tensor) -> tuple[int, ...]:
+    """Return the dimensions of a tensor without gaps as they lie in memory, the fastest last."""
+    return tuple(sorted(range(t.dim()), key=lambda d: t.stride(d), reverse=True))
+
+
 def flat(t: torch.Tensor) -> torch.Tensor:
     """Return the elements in one dimension, contiguous;
     reshape(-1) leaves an expanded one as is.

@@ -162,6 +162,8 @@ class SavingInput:
     sizes(x)    name -> shape and dtype of each output and of each result that is saved
     decomposed  the formula in torch operations that autograd, vmap and jvp can take apart
     along       whether it works along a dimension `dim`, the last argument of all these
+    keeps       whether what has x's shape has x's memory layout, as torch.empty_like, the gradient
+                included; all else is contiguous
     """
 
     name: str
@@ -171,6 +173,7 @@ class SavingInput:
     outputs: tuple[str, ...] = ("y",)
     saved: tuple[str, ...] = ()
     along: bool = False
+    keeps: bool = False
 
     def contract(self) -> contract.Contract:
         grads = [f"d{output}" for output in self.outputs]
@@ -209,13 +212,18 @@ class SavingInput:
     def _empty(self, names: tuple[str, ...], x: Tensor, *dim: int) -> Any:
         self.validate(x, *dim)
         sizes = self.sizes(x, *dim)
-        made = tuple(x.new_empty(sizes[n][0], dtype=sizes[n][1]) for n in names)
+        made = tuple(self._place(x, *sizes[n]) for n in names)
         return made if len(made) > 1 else made[0]
+
+    def _place(self, x: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        if self.keeps and len(shape) == x.dim():
+            return torch.empty_like(x)
+        return x.new_empty(shape, dtype=dtype)
 
     def _fake_bwd(self, *args: Any) -> Tensor:
         self.validate_bwd(*args)
         x: Tensor = args[len(self.outputs)]
-        return x.new_empty(x.shape)
+        return self._place(x, x.shape, x.dtype)
 
     def _function(
         self, fwd: Callable[..., Any], bwd: Callable[..., Any]

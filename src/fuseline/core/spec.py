@@ -205,7 +205,10 @@ class OpSpec:
     dtypes           torch dtypes it accepts
     relayout         names of the inputs that the checker also tries in odd memory layouts; None:
                      all floating tensors
-    contiguous       whether outputs and gradients must be contiguous whatever the inputs' layout
+    contiguous       whether outputs and gradients must be contiguous whatever the inputs' layout,
+                     but for those of `keeps_layout`
+    keeps_layout     name of the input whose memory layout its gradient and outputs of its shape
+                     must have, as torch.empty_like has it; "": of none
     row_inputs       names of the inputs whose leading dimensions are independent rows, so that
                      the oracle can work in chunks; gradients of the others sum over chunks
     row_ndim         trailing dimensions that make one row
@@ -229,6 +232,7 @@ class OpSpec:
     differentiable: tuple[str, ...] = ()
     relayout: tuple[str, ...] | None = None
     contiguous: bool = False
+    keeps_layout: str = ""
     row_inputs: tuple[str, ...] = ()
     row_ndim: int = 1
     longdouble: Callable[..., tuple[Any, ...]] | None = None
@@ -260,7 +264,12 @@ class OpSpec:
         fields.function(owner, "make_inputs", self.make_inputs, "case, dtype, device, generator")
         if self.cost is not None:
             fields.function(owner, "cost", self.cost, "inputs, direction")
-        for name, kind in (("budget", Budget), ("row_ndim", int), ("contiguous", bool)):
+        for name, kind in (
+            ("budget", Budget),
+            ("row_ndim", int),
+            ("contiguous", bool),
+            ("keeps_layout", str),
+        ):
             if not isinstance(value := getattr(self, name), kind):
                 raise fields.fault(owner, name, repr(value), f"a {kind.__name__}")
         self._check_names(owner)

@@ -52,7 +52,7 @@ def outputs(trial: Trial) -> Iterator[Finding]:
         return
     for name, gradient in trial.call(inputs, "bwd", trial.dys(inputs)).items():
         reason = _differs(f"the gradient of {name}", gradient, inputs[name], inputs[name].dtype)
-        yield trial.finding("outputs", reason or _not_contiguous(trial, name, gradient))
+        yield trial.finding("outputs", reason or _misplaced(trial, inputs, name, gradient))
 
 
 def layouts(trial: Trial) -> Iterator[Finding]:
@@ -206,11 +206,24 @@ def _name(value: float) -> str:
     return "nan" if math.isnan(value) else "inf"
 
 
-def _not_contiguous(trial: Trial, name: str, tensor: Tensor) -> str | None:
-    """Return why the result breaks the operator's promise of contiguous results, or None."""
-    if tensor.is_contiguous() or not trial.spec.contiguous:
+def _misplaced(trial: Trial, inputs: Inputs, name: str, tensor: Tensor) -> str | None:
+    """Return why the result breaks the operator's promise of its memory layout, or None."""
+    like = inputs.get(trial.spec.keeps_layout)
+    if like is not None and tensor.shape == like.shape:
+        wanted = torch.empty_like(like)
+        if _significant_strides(tensor) == _significant_strides(wanted):
+            return None
+        layout = f"{wanted.stride()} as {trial.spec.keeps_layout} has"
+    elif tensor.is_contiguous() or not trial.spec.contiguous:
         return None
-    return f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}, not contiguous"
+    else:
+        layout = "contiguous"
+    return f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}, not {layout}"
+
+
+def _significant_strides(t: Tensor) -> list[int]:
+    """Return the strides of the dimensions of which there are several elements."""
+    return [step for size, step in zip(t.shape, t.stride(), strict=True) if size > 1]
 
 
 def _forward(
@@ -228,7 +241,7 @@ def _misshapen(trial: Trial, inputs: Inputs, results: dict[str, Tensor]) -> str 
     for (name, result), shape, yard in zip(results.items(), expected, eager, strict=True):
         floats = result.is_floating_point() and yard.is_floating_point()
         dtype = trial.dtype if floats and result.dtype == trial.dtype else yard.dtype
-        reason = _differs(name, result, shape, dtype) or _not_contiguous(trial, name, result)
+        reason = _differs(name, result, shape, dtype) or _misplaced(trial, inputs, name, result)
         if reason:
             return reason
     return None
@@ -249,7 +262,7 @@ def _wrong_in_layout(trial: Trial, inputs: Inputs) -> str | None:
     results = trial.call(inputs)
     if gradient_names(trial.spec, inputs):
         results |= trial.call(inputs, "bwd", trial.dys(inputs))
-    return next(filter(None, (_not_contiguous(trial, n, t) for n, t in results.items())), None)
+    return next(filter(None, (_misplaced(trial, inputs, n, t) for n, t in results.items())), None)
 
 
 def _wrong_empty_gradients(

@@ -120,15 +120,15 @@ struct NormArgs {
     check_device(name, t, rows);
   }
 
-  // `t`, which has one element a row, comes back contiguous.
-  void check_one_a_row(const char* name, Tensor& t, const Tensor& rows, ScalarType dtype) const {
+  // Refuses what has not one element a row.
+  void check_one_a_row(const char* name, const Tensor& t, const Tensor& rows,
+                       ScalarType dtype) const {
     check_readable(name, t);
     STD_TORCH_CHECK(t.scalar_type() == dtype, op, ": ", name, " must be ",
                     torch::headeronly::toString(dtype), ", got ", dtype_of(t));
     STD_TORCH_CHECK(same_sizes(t.sizes(), sizes_of_rows(rows)), op, ": ", name, " has shape ",
                     to_string(t.sizes()), ", expected that of ", x, " without its last dimension");
     check_device(name, t, rows);
-    t = counted_contiguous(t);
   }
 
   // `weight`, or what `name` says, comes back contiguous.

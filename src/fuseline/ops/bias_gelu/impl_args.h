@@ -1,7 +1,7 @@
 // What every backend of bias_gelu checks before it touches memory: raw torch.ops calls are public.
 #pragma once
 
-#include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/core/cpp/layout.h"
 
 namespace fuseline::bias_gelu {
 
@@ -22,12 +22,34 @@ inline void check(const Tensor& dy, const Tensor& x, Tensor& bias) {
   kArgs.check_twin("dy", dy, x);
 }
 
+// A tensor as rows of neighbours in memory, of which each has a bias of its own, that of
+// row % biases, or, without `biases`, each column has one. Owns the copy where there are none.
+struct Lines {
+  Tensor tensor;
+  int64_t rows, n, stride;
+  int64_t biases = 0;
+  const void* data() const { return tensor.const_data_ptr(); }
+};
+
+// `t` in the layout of `like`, which is of its shape.
+inline Lines lines_of(const Tensor& t, const Tensor& like) {
+  if (like.is_contiguous() || !is_dense(like)) {
+    const Rows rows = rows_of(t);
+    return {rows.tensor, rows.rows, rows.n, rows.stride};
+  }
+  const Tensor dense = counted_as(t, like);
+  const int64_t last = t.dim() - 1, n = t.sizes()[last], step = like.strides()[last];
+  const bool along = n == 1 || step == 1;
+  const int64_t length = along ? n : step;
+  return {dense, t.numel() / length, length, length, along ? 0 : n};
+}
+
 // Each empty if not requested.
 struct Gradients {
   Tensor dx, dbias;
 
   Gradients(const Tensor& x, const Tensor& bias, bool need_dx, bool need_dbias)
-      : dx(need_dx ? allocate_like(x) : allocate_none(x)),
+      : dx(need_dx ? allocate_as(x) : allocate_none(x)),
         dbias(need_dbias ? allocate_like(bias) : allocate_none(x)) {}
 };
 

@@ -7,13 +7,15 @@
 
 namespace fuseline::bias_gelu {
 
-// Rows of x to rows of y; the bias has one element a column. Strides are in elements.
+// Rows of x to rows of y; the bias has one element a column or, in what works on `lines`, row r
+// that of r % biases. Strides are in elements.
 struct ForwardArgs {
   const void* x;
   const void* bias;
   void* y;
   int64_t n;
   int64_t x_stride;
+  int64_t biases = 0;
 };
 
 // `dx` may be null.
@@ -25,14 +27,19 @@ struct BackwardArgs {
   int64_t n;
   int64_t dy_stride;
   int64_t x_stride;
+  int64_t biases = 0;
 };
 
 // Rows [first, last), by formula and element of x. `dbias`, if not null, gets the n sums over these
-// rows; sum_chunks adds such sums of `chunks` chunks for columns [first, last).
+// rows, of lines that of each; sum_chunks adds such sums of `chunks` chunks for columns [first,
+// last).
 struct Kernels {
   void (*forward[kFormulas][kElements])(const ForwardArgs&, int64_t first, int64_t last);
   void (*backward[kFormulas][kElements])(const BackwardArgs&, int64_t first, int64_t last,
                                          double* dbias);
+  void (*forward_lines[kFormulas][kElements])(const ForwardArgs&, int64_t first, int64_t last);
+  void (*backward_lines[kFormulas][kElements])(const BackwardArgs&, int64_t first, int64_t last,
+                                               double* dbias);
   void (*sum_chunks[kElements])(double* sums, int64_t chunks, int64_t n, int64_t first,
                                 int64_t last, void* dbias);
 };

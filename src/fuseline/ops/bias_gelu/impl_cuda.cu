@@ -25,8 +25,8 @@ const T* elements(const Tensor& t) {
 
 Tensor forward(const Tensor& x, Tensor bias, std::string approximate) {
   check(x, bias);
-  Tensor y = allocate_like(x);
-  const Rows in = rows_of(x);
+  Tensor y = allocate_as(x);
+  const Lines in = lines_of(x, y);
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   for_each_kind(x, approximate, [&](auto* type, auto formula) {
@@ -37,6 +37,7 @@ Tensor forward(const Tensor& x, Tensor bias, std::string approximate) {
     a.bias = elements<T>(bias);
     a.y = static_cast<T*>(y.mutable_data_ptr());
     a.x_stride = in.stride;
+    a.biases = in.biases;
     constexpr Formula F = decltype(formula)::value;
     FUSELINE_CUDA_CHECK(
         launch<F>(a, in.rows, in.n, sm_count(device.index), current_stream(device.index)));
@@ -48,7 +49,8 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
                                     std::string approximate, bool need_dx, bool need_dbias) {
   check(dy, x, bias);
   Gradients grads(x, bias, need_dx, need_dbias);
-  const Rows dys = rows_of(dy), xs = rows_of(x);
+  const Tensor& like = need_dx ? grads.dx : x;
+  const Lines dys = lines_of(dy, like), xs = lines_of(x, like);
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   for_each_kind(x, approximate, [&](auto* type, auto formula) {
@@ -61,10 +63,11 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
     a.dx = need_dx ? static_cast<T*>(grads.dx.mutable_data_ptr()) : nullptr;
     a.dy_stride = dys.stride;
     a.x_stride = xs.stride;
+    a.biases = xs.biases;
     a.parts = parts_of(a, xs.rows, xs.n, need_dbias, sm_count(device.index));
     T* const sums = need_dbias ? static_cast<T*>(grads.dbias.mutable_data_ptr()) : nullptr;
-    const bool whole = a.parts == 1 && std::is_same_v<T, Stat<T>>;
-    const int64_t size = need_dbias && !whole ? a.parts * xs.n : 0;
+    const bool whole = sums_of(a, xs.rows, xs.n) == bias.numel() && std::is_same_v<T, Stat<T>>;
+    const int64_t size = need_dbias && !whole ? sums_of(a, xs.rows, xs.n) : 0;
     const Tensor partial =
         allocate(IntHeaderOnlyArrayRef(&size, 1), stat_dtype(x.scalar_type()), device);
     if (need_dbias) a.partial = static_cast<Stat<T>*>(whole ? sums : partial.mutable_data_ptr());

@@ -32,14 +32,15 @@ struct Tiling {
   __device__ __forceinline__ int64_t index() const { return blockIdx.x / across; }
 };
 
-// T's inputs by row stride; y and dx are contiguous.
+// T's inputs by row stride; y and dx are contiguous. `biases`: how many there are if each row has
+// one, row r that of r % biases; 0 if each column has one.
 template <typename T>
 struct ForwardOf {
   Tiling tiling;
   int64_t apart;  // rows from one of a thread's to the next
   const T *x, *bias;
   T* y;
-  int64_t x_stride;
+  int64_t x_stride, biases;
 };
 // dx and partial may be null.
 template <typename T>
@@ -48,11 +49,28 @@ struct BackwardOf {
   const T *dy, *x, *bias;
   T* dx;
   Stat<T>* partial;
-  int64_t dy_stride, x_stride;
-  int64_t parts;  // of the rows
+  int64_t dy_stride, x_stride, biases;
+  int64_t parts;  // of the rows; where each has a bias, of each of them
 };
 
-template <Formula F, typename T, int VEC, int ROWS>
+// The bias of VEC columns of a row.
+template <bool ACROSS, int VEC, typename Args>
+__device__ __forceinline__ auto bias_at(const Args& a, int64_t row, int64_t column) {
+  using T = std::remove_cv_t<std::remove_pointer_t<decltype(a.bias)>>;
+  if constexpr (ACROSS) {
+    Values<Stat<T>, VEC> same;
+    const bool few = a.tiling.rows <= 0xffffffff;  // whose division is shorter
+    const int64_t index =
+        few ? static_cast<uint32_t>(row) % static_cast<uint32_t>(a.biases) : row % a.biases;
+    const Stat<T> bias = to_stat(a.bias[index]);
+    for (auto& v : same.v) v = bias;
+    return same;
+  } else {
+    return unpack<Stat<T>>(load<T, VEC>(a.bias + column));
+  }
+}
+
+template <Formula F, typename T, int VEC, int ROWS, bool ACROSS>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant__ ForwardOf<T> a) {
   using S = Stat<T>;
   const Tiling& t = a.tiling;
@@ -65,11 +83,12 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
     const int64_t row = first + i * a.apart;
     if (row < t.rows) x[i] = load<T, VEC>(retained(a.x) + row * a.x_stride + column);
   }
-  const auto bias = unpack<S>(load<T, VEC>(a.bias + column));
+  auto bias = bias_at<ACROSS, VEC>(a, first < t.rows ? first : 0, column);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
     const int64_t row = first + i * a.apart;
     if (row >= t.rows) break;
+    if (ACROSS && i > 0) bias = bias_at<ACROSS, VEC>(a, row, column);
     auto v = unpack<S>(x[i]);
 #pragma unroll
     for (int k = 0; k < VEC; ++k) v.v[k] = gelu<F, T>(v.v[k], bias.v[k]);
@@ -130,6 +149,35 @@ __global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
     for (int r = 0; r < t.high(); ++r) sum += shared[r * width + c];
     a.partial[t.index() * t.n + to] = static_cast<S>(sum);
   }
+}
+
+// Where each row has a bias: some lanes of a warp own a part of a row, and its sum.
+template <Formula F, typename T, int VEC>
+__global__ void __launch_bounds__(kThreads)
+    backward_lines_kernel(const __grid_constant__ BackwardOf<T> a) {
+  using S = Stat<T>;
+  const Tiling& t = a.tiling;
+  const int64_t row = blockIdx.x / a.parts * t.high() + t.row(), part = blockIdx.x % a.parts;
+  const int64_t step = int64_t{t.lanes()} * VEC;
+  const int64_t share = (t.n + a.parts * step - 1) / (a.parts * step) * step;
+  const int64_t end = row < t.rows ? min(t.n, (part + 1) * share) : 0;
+  const auto bias = bias_at<true, VEC>(a, row < t.rows ? row : 0, 0);
+  double total = 0;
+  for (int64_t column = part * share + t.lane() * VEC; column < end; column += step) {
+    auto dx = unpack<S>(load<T, VEC>(retained(a.dy) + row * a.dy_stride + column));
+    const auto x = unpack<S>(load<T, VEC>(retained(a.x) + row * a.x_stride + column));
+    S sum = 0;
+#pragma unroll
+    for (int k = 0; k < VEC; ++k) {
+      dx.v[k] *= gelu_slope<F>(x.v[k] + bias.v[k]);
+      sum += dx.v[k];
+    }
+    if (a.dx) store<T, VEC>(a.dx + row * t.n + column, pack<T>(dx));
+    total += sum;
+  }
+  if (!a.partial) return;
+  total = lanes_sum(total, t.lanes());
+  if (t.lane() == 0 && row < t.rows) a.partial[part * t.rows + row] = static_cast<S>(total);
 }
 
 }  // namespace fuseline::bias_gelu

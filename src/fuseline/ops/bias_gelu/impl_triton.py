@@ -196,15 +196,16 @@ def _single_share(x, bias, TANH: tl.constexpr):
     return h, share
 
 
-@triton.jit(do_not_specialize=["n_rows", "n_cols", "x_stride", "blocks"])
+@triton.jit(do_not_specialize=["n_rows", "n_cols", "x_stride", "blocks", "n_bias"])
 def _fwd_kernel(
-    x_ptr, bias_ptr, y_ptr, n_rows, n_cols, x_stride, blocks,
-    TANH: tl.constexpr, EVEN: tl.constexpr, VEC: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    x_ptr, bias_ptr, y_ptr, n_rows, n_cols, x_stride, blocks, n_bias,
+    TANH: tl.constexpr, EVEN: tl.constexpr, ACROSS: tl.constexpr, VEC: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Process a block of ROWS rows, all of which exists if EVEN: read x and the bias, write y.
 
-    The `blocks` of a row are neighbours, so that memory is read and written in order.
+    The `blocks` of a row are neighbours, so that memory is read and written in order. ACROSS: a row
+    has one bias, row r that of r % n_bias.
     """
     element: tl.constexpr = x_ptr.dtype.element_ty
     acc: tl.constexpr = tl.float64 if element == tl.float64 else tl.float32
@@ -213,15 +214,19 @@ def _fwd_kernel(
     if EVEN:
         mask = None
         x = tl.load(places(x_ptr, rows, x_stride, cols, VEC)).to(acc)
-        bias = tl.load(bias_ptr + cols).to(acc)
     else:
         mask = (rows < n_rows)[:, None] & inside[None, :]
         x = tl.load(places(x_ptr, rows, x_stride, cols, VEC), mask, other=0.0).to(acc)
-        bias = tl.load(bias_ptr + cols, inside, other=0.0).to(acc)
-    if element == tl.float32:
-        h, share = _single_share(x, bias[None, :], TANH)
+    if ACROSS:
+        bias = tl.load(bias_ptr + rows % n_bias).to(acc)[:, None]
+    elif EVEN:
+        bias = tl.load(bias_ptr + cols).to(acc)[None, :]
     else:
-        h, share, _ = _gate(x, bias[None, :], TANH, element == tl.float64)
+        bias = tl.load(bias_ptr + cols, inside, other=0.0).to(acc)[None, :]
+    if element == tl.float32:
+        h, share = _single_share(x, bias, TANH)
+    else:
+        h, share, _ = _gate(x, bias, TANH, element == tl.float64)
     tl.store(places(y_ptr, rows, n_cols, cols, VEC), (h * share).to(element), mask)
 
 
@@ -264,11 +269,17 @@ def _size(x: torch.Tensor) -> int:
     return 512 if x.element_size() == 8 else 1024
 
 
-def fwd(x: torch.Tensor, bias: torch.Tensor, tanh: bool, wrap: Wrap | None = None) -> torch.Tensor:
+def fwd(
+    x: torch.Tensor,
+    bias: torch.Tensor,
+    tanh: bool,
+    across: bool = False,
+    wrap: Wrap | None = None,
+) -> torch.Tensor:
     """Return y of x's shape and dtype.
 
-    x: (rows, n_cols), last stride 1, any row stride; bias (n_cols,), contiguous. `wrap` is applied
-    to the kernel before its launch.
+    x: (rows, n_cols), last stride 1, any row stride; bias (n_cols,), contiguous, or, if `across`,
+    one for each row, which repeat. `wrap` is applied to the kernel before its launch.
     """
     n_rows, n_cols = x.shape
     y = x.new_empty(x.shape)
@@ -278,7 +289,8 @@ def fwd(x: torch.Tensor, bias: torch.Tensor, tanh: bool, wrap: Wrap | None = Non
         meta["EVEN"] = n_rows % meta["ROWS"] == 0 and n_cols % meta["BLOCK"] == 0
         blocks = divide_up(n_cols, meta["BLOCK"])
         grid = (divide_up(n_rows, meta["ROWS"]) * blocks,)
-        launch(_fwd_kernel, grid, (x, bias, y, n_rows, *counts, blocks), meta, wrap)
+        meta["ACROSS"] = across
+        launch(_fwd_kernel, grid, (x, bias, y, n_rows, *counts, blocks, bias.numel()), meta, wrap)
     return y
 
 

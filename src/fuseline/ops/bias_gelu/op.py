@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
-from fuseline.core.layout import as_rows, dense
+from fuseline.core.layout import as_rows, dense, dense_as, flat, memory_order
 from fuseline.ops.bias_gelu import impl_eager
 from fuseline.primitives.triton import Wrap
 
@@ -32,15 +33,16 @@ def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh", impl: str = "a
     y = h / 2 * (1 + tanh(sqrt(2 / pi) * (h + 0.044715 * h^3))).
 
     x            (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made
-                 unless the last stride is 1 and the leading dimensions collapse to one row stride.
+                 of one with gaps or repeated elements, unless its last stride is 1 and the leading
+                 dimensions collapse to one row stride.
     bias         (N,), of x's dtype.
     approximate  "tanh" or "none", as in torch.nn.functional.gelu.
     impl         "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which has no
                  digits left where the result is small).
 
-    Returns y, contiguous, with x's shape and dtype, rounded once; computed in float32 (float64:
-    float64). Saved for backward: x and bias. Deterministic, gradients included: that of bias is
-    summed over rows in a fixed order.
+    Returns y with x's shape and dtype, rounded once; computed in float32 (float64: float64). It has
+    x's memory layout, as torch.empty_like(x) has; so has the gradient of x. Saved for backward: x
+    and bias. Deterministic, gradients included: that of bias is summed over rows in a fixed order.
     Raises TypeError (dtype), ValueError (shape, device, approximate, impl) or RuntimeError (an
     implementation that cannot run here) before anything is launched.
     Source: Gaussian Error Linear Units, Hendrycks and Gimpel, 2016 (arXiv:1606.08415).
@@ -69,15 +71,15 @@ def _validate_bwd(dy: Tensor, x: Tensor, bias: Tensor, approximate: str) -> None
 
 def _fake(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
     validate(x, bias, approximate)
-    return x.new_empty(x.shape)
+    return torch.empty_like(x)
 
 
 def _fake_bwd(
     dy: Tensor, x: Tensor, bias: Tensor, approximate: str, need_dx: bool, need_dbias: bool
 ) -> Pair:
     _validate_bwd(dy, x, bias, approximate)
-    dx, dbias = (t.shape if need else (0,) for t, need in ((x, need_dx), (bias, need_dbias)))
-    return x.new_empty(dx), x.new_empty(dbias)
+    dx = torch.empty_like(x) if need_dx else x.new_empty((0,))
+    return dx, x.new_empty(bias.shape if need_dbias else (0,))
 
 
 def _gelu(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
@@ -151,8 +153,16 @@ _triton = contract.triton_beside(__name__)
 
 def _triton_run(x: Tensor, bias: Tensor, approximate: str, wrap: Wrap | None = None) -> Tensor:
     validate(x, bias, approximate)
-    y: Tensor = _triton().fwd(as_rows(x), dense(bias), approximate == "tanh", wrap=wrap)
-    return y.view(x.shape)
+    fwd, tanh = _triton().fwd, approximate == "tanh"
+    if x.is_contiguous():
+        y: Tensor = fwd(as_rows(x), dense(bias), tanh, wrap=wrap)
+        return y.view(x.shape)
+    order = memory_order(torch.empty_like(x))
+    t, place = x.permute(order), order.index(x.dim() - 1)
+    lines = prod(t.shape[place + 1 :])  # elements between two neighbours of a row
+    rows = as_rows(t.flatten(place)) if lines == 1 else flat(t).view(-1, lines)
+    y = fwd(rows, dense(bias), tanh, across=lines > 1, wrap=wrap)
+    return y.view(t.shape).permute([order.index(d) for d in range(x.dim())])
 
 
 def _triton_bwd(
@@ -169,12 +179,17 @@ def _triton_bwd(
         as_rows(dy), as_rows(x), dense(bias), approximate == "tanh", need_dx, need_dbias, wrap=wrap
     )
     none = x.new_empty((0,))
-    return none if dx is None else dx.view(x.shape), none if dbias is None else dbias
+    return none if dx is None else _laid_out(dx.view(x.shape), x), none if dbias is None else dbias
+
+
+def _laid_out(dx: Tensor, x: Tensor) -> Tensor:
+    """Return dx, contiguous, in the layout of x."""
+    return dx if x.is_contiguous() else dense_as(dx, torch.empty_like(x))
 
 
 def _eager(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
     validate(x, bias, approximate)
-    return impl_eager.bias_gelu(x, bias, approximate).contiguous()
+    return impl_eager.bias_gelu(x, bias, approximate)
 
 
 _TRITON = contract.Kernels(run=_triton_run, bwd=_triton_bwd)

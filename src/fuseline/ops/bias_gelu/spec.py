@@ -66,6 +66,7 @@ SPEC = OpSpec(
     make_inputs=_make_inputs,
     differentiable=("x", "bias"),
     contiguous=True,
+    keeps_layout="x",
     row_inputs=("x",),
     cases=_cases(),
     dtypes=DTYPES,

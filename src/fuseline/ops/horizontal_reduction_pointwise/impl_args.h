@@ -2,14 +2,13 @@
 // torch.ops calls are public.
 #pragma once
 
-#include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/core/cpp/layout.h"
 
 namespace fuseline::horizontal_reduction_pointwise {
 
 constexpr NormArgs kArgs{"horizontal_reduction_pointwise"};
 
-// `dsum` comes back contiguous.
-inline void check_bwd(Tensor& dsum, const Tensor& dcos, const Tensor& x) {
+inline void check_bwd(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
   kArgs.check_rows(x);
   kArgs.check_one_a_row("dsum", dsum, x, x.scalar_type());
   kArgs.check_twin("dcos", dcos, x);

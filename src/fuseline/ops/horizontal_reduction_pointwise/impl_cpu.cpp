@@ -2,7 +2,7 @@
 #include <tuple>
 
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/rows_cpu.h"
+#include "fuseline/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
 
@@ -13,28 +13,40 @@ const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 std::tuple<Tensor, Tensor> forward(const Tensor& x) {
   kArgs.check_rows(x);
-  Tensor sum = allocate_one_a_row(x, x.scalar_type()), cos = allocate_like(x);
-  const Rows in = rows_of(x);
-  const ForwardArgs args{in.data(), sum.mutable_data_ptr(), cos.mutable_data_ptr(), in.n,
-                         in.stride};
-  const auto rows = kernels().forward[static_cast<int>(element_of(x))];
-  parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
-  return {sum, cos};
+  Tensor cos = allocate_as(x);
+  const MemoryOrder order(cos);
+  Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
+  const Columns in = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  const ForwardArgs args{
+      in.data(), sum.mutable_data_ptr(), cos.mutable_data_ptr(), in.n, in.inner, in.stride,
+      in.step};
+  const auto element = static_cast<int>(element_of(x));
+  const auto kernel = in.inner == 1 ? kernels().rows[element] : kernels().columns[element];
+  softmax::each(in, 1, [&](int64_t first, int64_t last) { kernel(args, first, last); });
+  return {order.undo_rows(sum), cos};
 }
 
-Tensor backward(Tensor dsum, const Tensor& dcos, const Tensor& x) {
+Tensor backward(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
   check_bwd(dsum, dcos, x);
-  Tensor dx = allocate_like(x);
-  const Rows dys = rows_of(dcos), xs = rows_of(x);
-  const BackwardArgs args{dsum.const_data_ptr(),
+  Tensor dx = allocate_as(x);
+  const MemoryOrder order(dx);
+  const int64_t dim = order.place_of(x.dim() - 1);
+  const Tensor of_sum = order.of_rows(dsum);
+  const Columns dys = columns_of(order.of(dcos), dim), xs = columns_of(order.of(x), dim);
+  const BackwardArgs args{of_sum.const_data_ptr(),
                           dys.data(),
                           xs.data(),
                           dx.mutable_data_ptr(),
                           xs.n,
+                          xs.inner,
                           dys.stride,
-                          xs.stride};
-  const auto rows = kernels().backward[static_cast<int>(element_of(x))];
-  parallel(xs.rows, xs.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
+                          dys.step,
+                          xs.stride,
+                          xs.step};
+  const auto element = static_cast<int>(element_of(x));
+  const auto kernel =
+      xs.inner == 1 ? kernels().rows_gradient[element] : kernels().columns_gradient[element];
+  softmax::each(xs, 1, [&](int64_t first, int64_t last) { kernel(args, first, last); });
   return dx;
 }
 

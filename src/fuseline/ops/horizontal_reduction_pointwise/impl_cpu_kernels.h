@@ -1,17 +1,16 @@
-// Sum and cosine over rows, forward and backward, for the instruction set the including file is
-// built for. Everything is in an unnamed namespace: what the linker merges could carry wider
-// instructions than the processor has.
+// Sum and cosine over rows and columns, forward and backward, for the instruction set the including
+// file is built for. Everything is in an unnamed namespace: what the linker merges could carry
+// wider instructions than the processor has.
 #pragma once
 
-#include "fuseline/row_sums.h"
-#include "fuseline/vector_math.h"
+#include "fuseline/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::horizontal_reduction_pointwise {
 namespace {
 
 template <class X>
-void forward(const ForwardArgs& a, int64_t first, int64_t last) {
+void rows(const ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
@@ -29,7 +28,7 @@ void forward(const ForwardArgs& a, int64_t first, int64_t last) {
 
 // dx = dsum - dcos * sin(x).
 template <class X>
-void backward(const BackwardArgs& a, int64_t first, int64_t last) {
+void rows_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   for (int64_t row = first; row < last; ++row) {
     const X* const dcos = static_cast<const X*>(a.dcos) + row * a.dcos_stride;
@@ -43,8 +42,82 @@ void backward(const BackwardArgs& a, int64_t first, int64_t last) {
   }
 }
 
-constexpr Kernels kKernels = {{forward<double>, forward<float>, forward<f16>, forward<bf16>},
-                              {backward<double>, backward<float>, backward<f16>, backward<bf16>}};
+// Whether a slice has fewer columns than a vector has lanes, and no gaps: sines and cosines are
+// then taken of neighbours in memory, whatever their columns.
+template <class C>
+inline bool is_flat(int64_t inner, int64_t step) {
+  return inner < kLanes<C> && step == inner;
+}
+
+// The same over columns.
+template <class X>
+void columns(const ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const auto strip = [&](const auto& s, int64_t slice, int64_t column) {
+    const X* const x = static_cast<const X*>(a.x) + slice * a.x_stride + column;
+    X* const cos = static_cast<X*>(a.cos) + slice * a.n * a.inner + column;
+    RowSum<C> sums[s.kVectors];
+    if (is_flat<C>(a.inner, a.x_step)) {
+      s.read(0, x, a.x_step, [&](int k, const Vector<C>& v) { sums[k].add(v); });
+      each_vector<C>(a.n * a.inner, [=](int64_t i, auto part) {
+        store<C>(cos + i, vcos<C>(load<C>(x + i, part)), part);
+      });
+    } else {
+      s.write(cos, a.inner, [&](int64_t row, int k) {
+        const Vector<C> v = s.vector(x, a.x_step, row, k);
+        sums[k].add(v);
+        return vcos<C>(v);
+      });
+    }
+    double totals[s.kWidth];
+    for (int k = 0; k < s.kVectors; ++k) sums[k].totals(totals + k * kLanes<C>);
+    X* const sum = static_cast<X*>(a.sum) + slice * a.inner + column;
+    for (int64_t i = 0; i < s.columns(); ++i) store_scalar(sum + i, totals[i]);
+  };
+  softmax::each_strip<C, 0>(a.n, a.inner, first, last, strip);
+}
+
+// dx of `count` elements one after the other, of `inner` columns.
+template <class X>
+void flat_gradient(const X* dsum, const X* dcos, const X* x, X* dx, int64_t count, int64_t inner) {
+  using C = Compute<X>;
+  Vector<C> turned[kLanes<C>];  // dsum of a vector that begins in each column
+  for (int64_t i = 0; i < inner; ++i) {
+    for (int64_t lane = 0; lane < kLanes<C>; ++lane) {
+      turned[i][lane] = load_scalar<C>(dsum + (i + lane) % inner);
+    }
+  }
+  each_vector<C>(count, [&](int64_t i, auto part) {
+    const Vector<C> slope = vsin<C>(load<C>(x + i, part));
+    store<C>(dx + i, turned[i % inner] - load<C>(dcos + i, part) * slope, part);
+  });
+}
+
+template <class X>
+void columns_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const bool flat = is_flat<C>(a.inner, a.x_step) && a.dcos_step == a.inner && a.n >= kLanes<C>;
+  const auto strip = [&](const auto& s, int64_t slice, int64_t column) {
+    const X* const dsum = static_cast<const X*>(a.dsum) + slice * a.inner + column;
+    const X* const dcos = static_cast<const X*>(a.dcos) + slice * a.dcos_stride + column;
+    const X* const x = static_cast<const X*>(a.x) + slice * a.x_stride + column;
+    X* const dx = static_cast<X*>(a.dx) + slice * a.n * a.inner + column;
+    if (flat) return flat_gradient(dsum, dcos, x, dx, a.n * a.inner, a.inner);
+    const auto of_sum = s.beside(dsum);
+    s.write(dx, a.inner, [&](int64_t row, int k) {
+      const Vector<C> slope = vsin<C>(s.vector(x, a.x_step, row, k));
+      return of_sum.of[k] - s.vector(dcos, a.dcos_step, row, k) * slope;
+    });
+  };
+  softmax::each_strip<C, 0>(a.n, a.inner, first, last, strip);
+}
+
+constexpr Kernels kKernels = {
+    {rows<double>, rows<float>, rows<f16>, rows<bf16>},
+    {columns<double>, columns<float>, columns<f16>, columns<bf16>},
+    {rows_gradient<double>, rows_gradient<float>, rows_gradient<f16>, rows_gradient<bf16>},
+    {columns_gradient<double>, columns_gradient<float>, columns_gradient<f16>,
+     columns_gradient<bf16>}};
 
 }  // namespace
 }  // namespace fuseline::horizontal_reduction_pointwise

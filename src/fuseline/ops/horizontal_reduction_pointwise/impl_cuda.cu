@@ -1,7 +1,7 @@
 // The CUDA kernels of the horizontal_reduction_pointwise operators.
 #include <tuple>
 
-#include "fuseline/row_tensors.cuh"
+#include "fuseline/column_tensors.cuh"
 #include "impl_args.h"
 #include "impl_cuda_rows.cuh"
 
@@ -10,24 +10,28 @@ namespace {
 
 std::tuple<Tensor, Tensor> forward(const Tensor& x) {
   kArgs.check_rows(x);
-  Tensor sum = allocate_one_a_row(x, x.scalar_type()), cos = allocate_like(x);
+  Tensor cos = allocate_as(x);
+  const MemoryOrder order = rows::order_for(cos);
+  Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Forward<T> op{};
     op.sums = static_cast<T*>(sum.mutable_data_ptr());
-    rows::run(op, cos, x);
+    rows::run_in(order, op, cos, x);
   });
-  return {sum, cos};
+  return {order.undo_rows(sum), cos};
 }
 
-Tensor backward(Tensor dsum, const Tensor& dcos, const Tensor& x) {
+Tensor backward(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
   check_bwd(dsum, dcos, x);
-  Tensor dx = allocate_like(x);
+  Tensor dx = allocate_as(x);
+  const MemoryOrder order = rows::order_for(dx);
+  const Tensor of_sum = order.of_rows(dsum);
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Backward<T> op{};
-    op.dsum = static_cast<const T*>(dsum.const_data_ptr());
-    rows::run(op, dx, dcos, x);
+    op.dsum = static_cast<const T*>(of_sum.const_data_ptr());
+    rows::run_in(order, op, dx, dcos, x);
   });
   return dx;
 }

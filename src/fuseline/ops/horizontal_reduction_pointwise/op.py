@@ -17,12 +17,14 @@ def horizontal_reduction_pointwise(x: Tensor, impl: str = "auto") -> Pair:
 
     sum = sum(x, -1), cos = cos(x).
 
-    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless the
-          last stride is 1 and the leading dimensions collapse to one row stride.
+    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made of one with
+          gaps or repeated elements, unless its last stride is 1 and the leading dimensions collapse
+          to one row stride.
     impl  "auto", or one of "cuda", "cpu", "eager" (the two operations).
 
-    Returns (sum, cos), contiguous, of x's dtype, rounded once; sum has x's shape without its last
-    dimension, cos has x's. The sum is in float64 (float64: with what its additions lose; half types
+    Returns (sum, cos) of x's dtype, rounded once; sum has x's shape without its last dimension and
+    is contiguous, cos has x's shape and its memory layout, as torch.empty_like(x) has; so has the
+    gradient. The sum is in float64 (float64: with what its additions lose; half types
     may take blocks of it in float32). Saved for backward: x. Deterministic, gradients included.
     Raises TypeError (dtype), ValueError (shape, impl) or RuntimeError (an implementation that
     cannot run here) before anything is launched.
@@ -50,14 +52,15 @@ def decomposed(x: Tensor) -> Pair:
     return torch.sum(wide, -1).to(x.dtype), torch.cos(wide).to(x.dtype)
 
 
-_SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed, outputs=("sum", "cos"))
+_SAVING = operator.SavingInput(
+    _NAME, validate, _sizes, decomposed, outputs=("sum", "cos"), keeps=True
+)
 CONTRACT = _SAVING.contract()
 
 
 def _eager(x: Tensor) -> Pair:
     validate(x)
-    total, cos = impl_eager.horizontal_reduction_pointwise(x)
-    return total.contiguous(), cos.contiguous()
+    return impl_eager.horizontal_reduction_pointwise(x)
 
 
 SELECTOR = contract.implementations(CONTRACT, None, _eager)

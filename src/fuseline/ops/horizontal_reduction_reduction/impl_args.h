@@ -2,7 +2,7 @@
 // torch.ops calls are public.
 #pragma once
 
-#include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/core/cpp/layout.h"
 
 namespace fuseline::horizontal_reduction_reduction {
 
@@ -14,13 +14,20 @@ inline void check(const Tensor& x) {
                   ", expected at least one column");
 }
 
-// What has one element a row comes back contiguous.
-inline void check_bwd(Tensor& dsum, Tensor& damax, const Tensor& x, Tensor& amax, Tensor& count) {
+inline void check_bwd(const Tensor& dsum, const Tensor& damax, const Tensor& x, const Tensor& amax,
+                      const Tensor& count) {
   check(x);
   kArgs.check_one_a_row("dsum", dsum, x, x.scalar_type());
   kArgs.check_one_a_row("damax", damax, x, x.scalar_type());
   kArgs.check_one_a_row("amax", amax, x, x.scalar_type());
   kArgs.check_one_a_row("count", count, x, ScalarType::Double);
+}
+
+// An order in which to sum rows, or columns, of `x`: its own where rows have one stride, else that
+// of memory, which is of(x).
+template <typename Of>
+MemoryOrder order_of(const Tensor& x, const Of& of) {
+  return x.numel() == 0 || row_stride(x) ? MemoryOrder(x.dim()) : of(x);
 }
 
 }  // namespace fuseline::horizontal_reduction_reduction

@@ -1,8 +1,9 @@
 // The CPU kernels of the horizontal_reduction_reduction operators.
+#include <optional>
 #include <tuple>
 
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/rows_cpu.h"
+#include "fuseline/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
 
@@ -11,44 +12,57 @@ namespace {
 
 const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
-std::tuple<Tensor, Tensor> forward(const Tensor& x, double* count) {
-  Tensor sum = allocate_one_a_row(x, x.scalar_type()),
-         amax = allocate_one_a_row(x, x.scalar_type());
-  const Rows in = rows_of(x);
-  const ForwardArgs args{in.data(), sum.mutable_data_ptr(), amax.mutable_data_ptr(), count, in.n,
-                         in.stride};
-  const auto rows = kernels().forward[static_cast<int>(element_of(x))];
-  parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
-  return {sum, amax};
-}
-
-std::tuple<Tensor, Tensor> horizontal_reduction_reduction(const Tensor& x) {
+// The sums, the largest elements and, if COUNTS, how many are as large.
+template <bool COUNTS>
+auto forward(const Tensor& x) {
   check(x);
-  return forward(x, nullptr);
+  const MemoryOrder order = order_of(x, [](const Tensor& t) { return MemoryOrder(t); });
+  Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
+  Tensor amax = order.allocate_one_a_row(x, x.scalar_type());
+  std::optional<Tensor> count;
+  if (COUNTS) count = order.allocate_one_a_row(x, ScalarType::Double);
+  const Columns in = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  const ForwardArgs args{in.data(),
+                         sum.mutable_data_ptr(),
+                         amax.mutable_data_ptr(),
+                         count ? static_cast<double*>(count->mutable_data_ptr()) : nullptr,
+                         in.n,
+                         in.inner,
+                         in.stride,
+                         in.step};
+  const auto element = static_cast<int>(element_of(x));
+  const auto kernel = in.inner == 1 ? kernels().rows[element] : kernels().columns[element];
+  softmax::each(in, 1, [&](int64_t first, int64_t last) { kernel(args, first, last); });
+  const std::tuple found{order.undo_rows(sum), order.undo_rows(amax)};
+  if constexpr (COUNTS) {
+    return std::tuple_cat(found, std::tuple{order.undo_rows(*count)});
+  } else {
+    return found;
+  }
 }
 
-std::tuple<Tensor, Tensor, Tensor> horizontal_reduction_reduction_fwd(const Tensor& x) {
-  check(x);
-  Tensor count = allocate_one_a_row(x, ScalarType::Double);
-  return std::tuple_cat(forward(x, static_cast<double*>(count.mutable_data_ptr())),
-                        std::make_tuple(count));
-}
-
-Tensor horizontal_reduction_reduction_bwd(Tensor dsum, Tensor damax, const Tensor& x, Tensor amax,
-                                          Tensor count) {
+Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const Tensor& amax,
+                const Tensor& count) {
   check_bwd(dsum, damax, x, amax, count);
-  Tensor dx = allocate_like(x);
-  const Rows xs = rows_of(x);
-  const BackwardArgs args{dsum.const_data_ptr(),
-                          damax.const_data_ptr(),
+  Tensor dx = allocate_as(x);
+  const MemoryOrder order(dx);
+  const Tensor of_rows[] = {order.of_rows(dsum), order.of_rows(damax), order.of_rows(amax),
+                            order.of_rows(count)};
+  const Columns xs = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  const BackwardArgs args{of_rows[0].const_data_ptr(),
+                          of_rows[1].const_data_ptr(),
                           xs.data(),
-                          amax.const_data_ptr(),
-                          static_cast<const double*>(count.const_data_ptr()),
+                          of_rows[2].const_data_ptr(),
+                          static_cast<const double*>(of_rows[3].const_data_ptr()),
                           dx.mutable_data_ptr(),
                           xs.n,
-                          xs.stride};
-  const auto rows = kernels().backward[static_cast<int>(element_of(x))];
-  parallel(xs.rows, xs.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
+                          xs.inner,
+                          xs.stride,
+                          xs.step};
+  const auto element = static_cast<int>(element_of(x));
+  const auto kernel =
+      xs.inner == 1 ? kernels().rows_gradient[element] : kernels().columns_gradient[element];
+  softmax::each(xs, 1, [&](int64_t first, int64_t last) { kernel(args, first, last); });
   return dx;
 }
 
@@ -57,11 +71,11 @@ Tensor horizontal_reduction_reduction_bwd(Tensor dsum, Tensor damax, const Tenso
 
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("horizontal_reduction_reduction",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::forward<false>));
   m.impl("_horizontal_reduction_reduction",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::forward<false>));
   m.impl("_horizontal_reduction_reduction_fwd",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction_fwd));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::forward<true>));
   m.impl("_horizontal_reduction_reduction_bwd",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction_bwd));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::backward));
 }

@@ -1,4 +1,4 @@
-// The row kernels of sum and largest element on the CPU, and the table of them for each instruction
+// The kernels of sum and largest element on the CPU, and the table of them for each instruction
 // set. No torch and no inline functions here: every instruction set's translation unit includes it.
 #pragma once
 
@@ -6,15 +6,16 @@
 
 namespace fuseline::horizontal_reduction_reduction {
 
-// Rows of x to their sums and largest elements; `count`, how many elements are equal to the
-// largest, may be null. Strides are in elements.
+// Along n elements of x: rows of neighbours, or columns of elements `step` apart with `inner` of
+// them side by side, to their sums and largest elements; `count`, how many elements are equal to
+// the largest, may be null. Strides are in elements, outputs contiguous.
 struct ForwardArgs {
   const void* x;
   void* sum;
   void* amax;
   double* count;
-  int64_t n;
-  int64_t x_stride;
+  int64_t n, inner;
+  int64_t x_stride, x_step;
 };
 
 struct BackwardArgs {
@@ -24,14 +25,19 @@ struct BackwardArgs {
   const void* amax;
   const double* count;
   void* dx;
-  int64_t n;
-  int64_t x_stride;
+  int64_t n, inner;
+  int64_t x_stride, x_step;
 };
 
-// Both take rows [first, last); by element of x.
+using Forward = void (*)(const ForwardArgs&, int64_t first, int64_t last);
+using Backward = void (*)(const BackwardArgs&, int64_t first, int64_t last);
+
+// Rows, or blocks of columns as the softmax has them, [first, last); by element of x.
 struct Kernels {
-  void (*forward[kElements])(const ForwardArgs&, int64_t first, int64_t last);
-  void (*backward[kElements])(const BackwardArgs&, int64_t first, int64_t last);
+  Forward rows[kElements];
+  Forward columns[kElements];
+  Backward rows_gradient[kElements];
+  Backward columns_gradient[kElements];
 };
 
 extern const Kernels kernels_default;

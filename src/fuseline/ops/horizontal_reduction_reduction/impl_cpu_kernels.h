@@ -1,9 +1,9 @@
-// Sum and largest element of rows, forward and backward, for the instruction set the including file
-// is built for. Everything is in an unnamed namespace: what the linker merges could carry wider
-// instructions than the processor has.
+// Sum and largest element of rows and columns, forward and backward, for the instruction set the
+// including file is built for. Everything is in an unnamed namespace: what the linker merges could
+// carry wider instructions than the processor has.
 #pragma once
 
-#include "fuseline/row_sums.h"
+#include "fuseline/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::horizontal_reduction_reduction {
@@ -36,7 +36,7 @@ bool has_nan(const X* x, int64_t n) {
 }
 
 template <class X>
-void forward(const ForwardArgs& a, int64_t first, int64_t last) {
+void rows(const ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
@@ -62,28 +62,94 @@ void forward(const ForwardArgs& a, int64_t first, int64_t last) {
   }
 }
 
-// dx = dsum and, where x is the largest element, its part of damax.
+// The same of columns.
 template <class X>
-void backward(const BackwardArgs& a, int64_t first, int64_t last) {
+void columns(const ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  softmax::each_strip<C, 0>(
+      a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
+        const X* const x = static_cast<const X*>(a.x) + slice * a.x_stride + column;
+        RowSum<C> sums[s.kVectors], counts[s.kVectors];
+        auto most = s.beside(x);
+        s.read(0, x, a.x_step, [&](int k, const Vector<C>& v) {
+          sums[k].add(v);
+          most.of[k] = (v > most.of[k]) | (v != v) ? v : most.of[k];  // a NaN stays
+        });
+        double totals[s.kWidth], alike[s.kWidth];
+        for (int k = 0; k < s.kVectors; ++k) sums[k].totals(totals + k * kLanes<C>);
+        const int64_t to = slice * a.inner + column;
+        for (int64_t i = 0; i < s.columns(); ++i) {
+          store_scalar(static_cast<X*>(a.sum) + to + i, totals[i]);
+          const C largest = most.of[i / kLanes<C>][i % kLanes<C>];
+          store_scalar(static_cast<X*>(a.amax) + to + i, static_cast<double>(largest));
+        }
+        if (!a.count) return;
+        s.read(0, x, a.x_step, [&](int k, const Vector<C>& v) {
+          counts[k].add(v == most.of[k] ? Vector<C>{} + 1 : Vector<C>{});
+        });
+        for (int k = 0; k < s.kVectors; ++k) counts[k].totals(alike + k * kLanes<C>);
+        for (int64_t i = 0; i < s.columns(); ++i) a.count[to + i] = alike[i];
+      });
+}
+
+// dx is `most` where x is the largest element, its part of damax beside dsum; `least` elsewhere.
+template <class C>
+struct Shares {
+  C largest, most, least;
+
+  template <class X>
+  static Shares at(const BackwardArgs& a, int64_t row, const X*) {
+    const C largest = load_scalar<C>(static_cast<const X*>(a.amax) + row);
+    const C dsum = load_scalar<C>(static_cast<const X*>(a.dsum) + row);
+    const C damax = load_scalar<C>(static_cast<const X*>(a.damax) + row);
+    // Nothing equals a NaN: torch divides by the count of 0 everywhere.
+    return {largest, dsum + damax / static_cast<C>(a.count[row]),
+            a.count[row] == 0 ? largest : dsum};
+  }
+};
+
+template <class X>
+void rows_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
     X* const dx = static_cast<X*>(a.dx) + row * a.n;
-    const C largest = load_scalar<C>(static_cast<const X*>(a.amax) + row);
-    const C others = load_scalar<C>(static_cast<const X*>(a.dsum) + row);
-    const C damax = load_scalar<C>(static_cast<const X*>(a.damax) + row);
-    // Nothing equals a NaN: torch divides by the count of 0 everywhere.
-    const C least = a.count[row] == 0 ? largest : others;
-    const C most = others + damax / static_cast<C>(a.count[row]);
+    const auto shares = Shares<C>::at(a, row, x);
     each_vector<C>(a.n, [=](int64_t i, auto part) {
-      const Vector<C> v = load<C>(x + i, part);
-      store<C>(dx + i, v == largest ? Vector<C>{} + most : Vector<C>{} + least, part);
+      const Vector<C> v = load<C>(x + i, part), at = Vector<C>{};
+      store<C>(dx + i, v == shares.largest ? at + shares.most : at + shares.least, part);
     });
   }
 }
 
-constexpr Kernels kKernels = {{forward<double>, forward<float>, forward<f16>, forward<bf16>},
-                              {backward<double>, backward<float>, backward<f16>, backward<bf16>}};
+template <class X>
+void columns_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  softmax::each_strip<C, 0>(
+      a.n, a.inner, first, last, [&](const auto& s, int64_t slice, int64_t column) {
+        const X* const x = static_cast<const X*>(a.x) + slice * a.x_stride + column;
+        auto largest = s.zeros(), most = s.zeros(), least = s.zeros();
+        for (int64_t i = 0; i < s.columns(); ++i) {
+          const auto shares = Shares<C>::at(a, slice * a.inner + column + i, x);
+          const int64_t k = i / kLanes<C>, lane = i % kLanes<C>;
+          largest.of[k][lane] = shares.largest;
+          most.of[k][lane] = shares.most;
+          least.of[k][lane] = shares.least;
+        }
+        s.write(static_cast<X*>(a.dx) + slice * a.n * a.inner + column, a.inner,
+                [&](int64_t row, int k) {
+                  const Vector<C> v = s.vector(x, a.x_step, row, k);
+                  return v == largest.of[k] ? most.of[k] : least.of[k];
+                });
+      });
+}
+
+constexpr Kernels kKernels = {
+    {rows<double>, rows<float>, rows<f16>, rows<bf16>},
+    {columns<double>, columns<float>, columns<f16>, columns<bf16>},
+    {rows_gradient<double>, rows_gradient<float>, rows_gradient<f16>, rows_gradient<bf16>},
+    {columns_gradient<double>, columns_gradient<float>, columns_gradient<f16>,
+     columns_gradient<bf16>}};
 
 }  // namespace
 }  // namespace fuseline::horizontal_reduction_reduction

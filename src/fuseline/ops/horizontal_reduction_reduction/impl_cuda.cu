@@ -1,52 +1,55 @@
 // The CUDA kernels of the horizontal_reduction_reduction operators.
+#include <optional>
 #include <tuple>
 
-#include "fuseline/row_tensors.cuh"
+#include "fuseline/column_tensors.cuh"
 #include "impl_args.h"
 #include "impl_cuda_rows.cuh"
 
 namespace fuseline::horizontal_reduction_reduction {
 namespace {
 
+// The sums, the largest elements and, if COUNTS, how many are as large.
 template <bool COUNTS>
-std::tuple<Tensor, Tensor> forward(const Tensor& x, double* counts) {
-  Tensor sum = allocate_one_a_row(x, x.scalar_type()),
-         amax = allocate_one_a_row(x, x.scalar_type());
+auto forward(const Tensor& x) {
+  check(x);
+  const MemoryOrder order = order_of(x, rows::order_for);
+  Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
+  Tensor amax = order.allocate_one_a_row(x, x.scalar_type());
+  std::optional<Tensor> count;
+  if (COUNTS) count = order.allocate_one_a_row(x, ScalarType::Double);
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Forward<T, COUNTS> op{};
     op.sums = static_cast<T*>(sum.mutable_data_ptr());
     op.amax = static_cast<T*>(amax.mutable_data_ptr());
-    op.counts = counts;
-    rows::run(op, rows::Made<decltype(op)>{}, x);
+    if (COUNTS) op.counts = static_cast<double*>(count->mutable_data_ptr());
+    const rows::Made<decltype(op)> nothing{};
+    rows::run_along(op, order.place_of(x.dim() - 1), nothing, order.of(x));
   });
-  return {sum, amax};
+  const std::tuple found{order.undo_rows(sum), order.undo_rows(amax)};
+  if constexpr (COUNTS) {
+    return std::tuple_cat(found, std::tuple{order.undo_rows(*count)});
+  } else {
+    return found;
+  }
 }
 
-std::tuple<Tensor, Tensor> horizontal_reduction_reduction(const Tensor& x) {
-  check(x);
-  return forward<false>(x, nullptr);
-}
-
-std::tuple<Tensor, Tensor, Tensor> horizontal_reduction_reduction_fwd(const Tensor& x) {
-  check(x);
-  Tensor count = allocate_one_a_row(x, ScalarType::Double);
-  return std::tuple_cat(forward<true>(x, static_cast<double*>(count.mutable_data_ptr())),
-                        std::make_tuple(count));
-}
-
-Tensor horizontal_reduction_reduction_bwd(Tensor dsum, Tensor damax, const Tensor& x, Tensor amax,
-                                          Tensor count) {
+Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const Tensor& amax,
+                const Tensor& count) {
   check_bwd(dsum, damax, x, amax, count);
-  Tensor dx = allocate_like(x);
+  Tensor dx = allocate_as(x);
+  const MemoryOrder order = rows::order_for(dx);
+  const Tensor of_rows[] = {order.of_rows(dsum), order.of_rows(damax), order.of_rows(amax),
+                            order.of_rows(count)};
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Backward<T> op{};
-    op.dsum = static_cast<const T*>(dsum.const_data_ptr());
-    op.damax = static_cast<const T*>(damax.const_data_ptr());
-    op.amax = static_cast<const T*>(amax.const_data_ptr());
-    op.counts = static_cast<const double*>(count.const_data_ptr());
-    rows::run(op, dx, x);
+    op.dsum = static_cast<const T*>(of_rows[0].const_data_ptr());
+    op.damax = static_cast<const T*>(of_rows[1].const_data_ptr());
+    op.amax = static_cast<const T*>(of_rows[2].const_data_ptr());
+    op.counts = static_cast<const double*>(of_rows[3].const_data_ptr());
+    rows::run_in(order, op, dx, x);
   });
   return dx;
 }
@@ -56,11 +59,11 @@ Tensor horizontal_reduction_reduction_bwd(Tensor dsum, Tensor damax, const Tenso
 
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
   m.impl("horizontal_reduction_reduction",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::forward<false>));
   m.impl("_horizontal_reduction_reduction",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::forward<false>));
   m.impl("_horizontal_reduction_reduction_fwd",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction_fwd));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::forward<true>));
   m.impl("_horizontal_reduction_reduction_bwd",
-         TORCH_BOX(&fuseline::horizontal_reduction_reduction::horizontal_reduction_reduction_bwd));
+         TORCH_BOX(&fuseline::horizontal_reduction_reduction::backward));
 }

@@ -64,9 +64,10 @@ __device__ __forceinline__ SumAndMost<T, COUNTS> plus(SumAndMost<T, COUNTS> a,
 }
 
 template <typename T, bool COUNTS>
-__device__ __forceinline__ SumAndMost<T, COUNTS> over_lanes(SumAndMost<T, COUNTS> p, int width) {
-  p.sum = over_lanes(p.sum, width);
-  for_lanes(width, 1, [&](int offset) {
+__device__ __forceinline__ SumAndMost<T, COUNTS> over_lanes(SumAndMost<T, COUNTS> p, int width,
+                                                            int step = 1) {
+  p.sum = over_lanes(p.sum, width, step);
+  for_lanes(width, step, [&](int offset) {
     int64_t count = 0;
     if constexpr (COUNTS) count = __shfl_xor_sync(kFullMask, p.count, offset);
     join(p, __shfl_xor_sync(kFullMask, p.most, offset), count);

@@ -18,14 +18,15 @@ def horizontal_reduction_reduction(x: Tensor, impl: str = "auto") -> Pair:
     sum = sum(x, -1), amax = max(x, -1).
 
     x     (..., N) with N > 0, float64, float32, float16 or bfloat16; any layout. One copy is made
-          unless the last stride is 1 and the leading dimensions collapse to one row stride.
+          of one with gaps or repeated elements, unless its last stride is 1 and the leading
+          dimensions collapse to one row stride.
     impl  "auto", or one of "cuda", "cpu", "eager" (the two operations).
 
     Returns (sum, amax), contiguous, of x's dtype and x's shape without its last dimension. The sum
     is rounded once, from float64 (float64: with what its additions lose; half types may take blocks
     of it in float32). The gradient of amax is shared evenly by all elements that are as large, as
-    in torch. Saved for backward: x, amax and the number of these. Deterministic, gradients
-    included.
+    in torch; that of x has x's memory layout, as torch.empty_like(x) has. Saved for backward: x,
+    amax and the number of these. Deterministic, gradients included.
     Raises TypeError (dtype), ValueError (shape, impl) or RuntimeError (an implementation that
     cannot run here) before anything is launched.
     Source: the horizontal fusion of sum and amax in "Unit Test for Fusion", whose x has two
@@ -58,7 +59,13 @@ def decomposed(x: Tensor) -> Pair:
 
 
 _SAVING = operator.SavingInput(
-    _NAME, validate, _sizes, decomposed, outputs=("sum", "amax"), saved=("amax", "count")
+    _NAME,
+    validate,
+    _sizes,
+    decomposed,
+    outputs=("sum", "amax"),
+    saved=("amax", "count"),
+    keeps=True,
 )
 CONTRACT = _SAVING.contract()
 

@@ -13,6 +13,7 @@ inline void check(const Tensor& dy, const Tensor& x, Tensor& sum) {
   kArgs.check_rows(x);
   kArgs.check_twin("dy", dy, x);
   kArgs.check_one_a_row("sum", sum, x, ScalarType::Double);
+  sum = counted_contiguous(sum);
 }
 
 inline Tensor allocate_sum(const Tensor& x) { return allocate_one_a_row(x, ScalarType::Double); }

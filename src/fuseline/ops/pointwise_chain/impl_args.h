@@ -2,7 +2,7 @@
 // public.
 #pragma once
 
-#include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/core/cpp/layout.h"
 
 namespace fuseline::pointwise_chain {
 

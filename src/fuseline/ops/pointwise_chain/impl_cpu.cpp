@@ -11,8 +11,8 @@ const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 Tensor forward(const Tensor& x) {
   kArgs.check_tensor(x);
-  const Tensor in = counted_contiguous(x);
-  Tensor y = allocate_like(x);
+  Tensor y = allocate_as(x);
+  const Tensor in = counted_as(x, y);
   const auto chain = kernels().forward[static_cast<int>(element_of(x))];
   const void* from = in.const_data_ptr();
   void* to = y.mutable_data_ptr();
@@ -23,8 +23,8 @@ Tensor forward(const Tensor& x) {
 Tensor backward(const Tensor& dy, const Tensor& x) {
   kArgs.check_tensor(x);
   kArgs.check_twin("dy", dy, x);
-  const Tensor dys = counted_contiguous(dy), xs = counted_contiguous(x);
-  Tensor dx = allocate_like(x);
+  Tensor dx = allocate_as(x);
+  const Tensor dys = counted_as(dy, dx), xs = counted_as(x, dx);
   const auto slope = kernels().backward[static_cast<int>(element_of(x))];
   const void *of_y = dys.const_data_ptr(), *from = xs.const_data_ptr();
   void* to = dx.mutable_data_ptr();

@@ -6,7 +6,7 @@
 
 namespace fuseline::pointwise_chain {
 
-// Elements [first, last) of contiguous tensors; by element of x.
+// Elements [first, last) of tensors without gaps that lie alike; by element of x.
 struct Kernels {
   void (*forward[kElements])(const void* x, void* y, int64_t first, int64_t last);
   void (*backward[kElements])(const void* dy, const void* x, void* dx, int64_t first, int64_t last);

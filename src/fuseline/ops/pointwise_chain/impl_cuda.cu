@@ -24,17 +24,17 @@ void run(const Tensor* dy, const Tensor& x, const Tensor& to) {
 
 Tensor forward(const Tensor& x) {
   kArgs.check_tensor(x);
-  Tensor y = allocate_like(x);
-  run<false>(nullptr, counted_contiguous(x), y);
+  Tensor y = allocate_as(x);
+  run<false>(nullptr, counted_as(x, y), y);
   return y;
 }
 
 Tensor backward(const Tensor& dy, const Tensor& x) {
   kArgs.check_tensor(x);
   kArgs.check_twin("dy", dy, x);
-  Tensor dx = allocate_like(x);
-  const Tensor of_y = counted_contiguous(dy);
-  run<true>(&of_y, counted_contiguous(x), dx);
+  Tensor dx = allocate_as(x);
+  const Tensor of_y = counted_as(dy, dx);
+  run<true>(&of_y, counted_as(x, dx), dx);
   return dx;
 }
 

@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from fuseline.core.layout import dense_as
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rows import divide_up, vec
@@ -59,18 +60,16 @@ def _bwd_kernel(dy_ptr, x_ptr, dx_ptr, numel, VEC: tl.constexpr, BLOCK: tl.const
 
 
 def fwd(x: torch.Tensor, wrap: Wrap | None = None) -> torch.Tensor:
-    """Return y of x's shape and dtype; x contiguous. `wrap` is
-    applied to the kernel before its launch.
-    """
-    y = x.new_empty(x.shape)
-    _run(_fwd_kernel, (x, y), wrap)
+    """Return y, which lies in memory as x; `wrap` is applied to the kernel before its launch."""
+    y = torch.empty_like(x)
+    _run(_fwd_kernel, (dense_as(x, y), y), wrap)
     return y
 
 
 def bwd(dy: torch.Tensor, x: torch.Tensor, wrap: Wrap | None = None) -> torch.Tensor:
-    """Return dx of x's shape and dtype; dy and x contiguous."""
-    dx = x.new_empty(x.shape)
-    _run(_bwd_kernel, (dy, x, dx), wrap)
+    """Return dx, which lies in memory as x."""
+    dx = torch.empty_like(x)
+    _run(_bwd_kernel, (dense_as(dy, dx), dense_as(x, dx), dx), wrap)
     return dx
 
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core.layout import dense
 from fuseline.ops.pointwise_chain import impl_eager
 from fuseline.primitives.triton import Wrap
 
@@ -18,14 +17,15 @@ def pointwise_chain(x: Tensor, impl: str = "auto") -> Tensor:
 
     y = max(x * c, c) + x * c, where c = cos(x).
 
-    x     any shape, float64, float32, float16 or bfloat16; any layout. One copy is made unless it
-          is contiguous.
+    x     any shape, float64, float32, float16 or bfloat16; any layout. One copy is made if it has
+          gaps or repeated elements.
     impl  "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which rounds four
           times).
 
-    Returns y, contiguous, with x's shape and dtype, rounded once; computed in float32 (float64:
-    float64). Where x * c equals c, at x = 1 alone, the gradient of max goes to each by half, as in
-    torch. Saved for backward: x. Deterministic, gradients included.
+    Returns y with x's shape and dtype, rounded once; computed in float32 (float64: float64). It has
+    x's memory layout, as torch.empty_like(x) has; so has the gradient. Where x * c equals c, at
+    x = 1 alone, the gradient of max goes to each by half, as in torch. Saved for backward: x.
+    Deterministic, gradients included.
     Raises TypeError (dtype), ValueError (impl) or RuntimeError (an implementation that cannot run
     here) before anything is launched.
     Source: the pointwise chain of "Unit Test for Fusion".
@@ -50,7 +50,7 @@ def decomposed(x: Tensor) -> Tensor:
     return impl_eager.pointwise_chain(wide).to(x.dtype)
 
 
-_SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed)
+_SAVING = operator.SavingInput(_NAME, validate, _sizes, decomposed, keeps=True)
 CONTRACT = _SAVING.contract()
 
 _triton = contract.triton_beside(__name__)
@@ -58,19 +58,19 @@ _triton = contract.triton_beside(__name__)
 
 def _triton_run(x: Tensor, wrap: Wrap | None = None) -> Tensor:
     validate(x)
-    y: Tensor = _triton().fwd(dense(x), wrap=wrap)
+    y: Tensor = _triton().fwd(x, wrap=wrap)
     return y
 
 
 def _triton_bwd(dy: Tensor, x: Tensor, wrap: Wrap | None = None) -> Tensor:
     _SAVING.validate_bwd(dy, x)
-    dx: Tensor = _triton().bwd(dense(dy), dense(x), wrap=wrap)
+    dx: Tensor = _triton().bwd(dy, x, wrap=wrap)
     return dx
 
 
 def _eager(x: Tensor) -> Tensor:
     validate(x)
-    return impl_eager.pointwise_chain(x).contiguous()
+    return impl_eager.pointwise_chain(x)
 
 
 _TRITON = contract.Kernels(run=_triton_run, bwd=_triton_bwd)

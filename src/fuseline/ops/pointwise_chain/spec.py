@@ -29,6 +29,7 @@ SPEC = OpSpec(
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),
     contiguous=True,
+    keeps_layout="x",
     row_inputs=("x",),
     cases=(*fusion_cases.cases(), Case("scalar", {"shape": ()}, ("check",))),
     dtypes=DTYPES,

@@ -43,7 +43,7 @@ struct ColumnThread {
     for (int k = 0; k < Op::INPUTS; ++k) {
       in[k] = retained(a.in[k] + slice * a.stride[k] + inside + down * a.step[k]);
     }
-    out = a.out.at((slice * a.n + down) * a.inner + inside);
+    if constexpr (Op::OUTPUTS > 0) out = a.out.at((slice * a.n + down) * a.inner + inside);
   }
 
   // ITEMS elements of each column, `depth` apart from row `first` of this thread's on.
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kMaxBlock)
   at.template load<ITEMS>(a, 0, held, there);
   column_rounds<0>(op, at, rows, held, a.n, there);
   at.finish(op, rows);
-  at.template write<ITEMS>(op, a, 0, rows, held, there);
+  if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, 0, rows, held, there);
 }
 
 // The same of columns that are read again for each sum and for the output, ITEMS elements at once.
@@ -196,12 +196,13 @@ __global__ void __launch_bounds__(THREADS)
   at.begin(op, a, rows);
   column_rounds_again<0, ITEMS>(op, a, at, rows, count);
   at.finish(op, rows);
+  if constexpr (Op::OUTPUTS == 0) return;
   const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
   for (int64_t first = 0; first < count; first += step) {
     const auto there = [&](int i, int = 0) { return first + i * at.depth < count; };
     Packs<Op, 1> held[VEC][ITEMS];
     at.template load<ITEMS>(a, first, held, there);
-    at.template write<ITEMS>(op, a, first, rows, held, there);
+    if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, first, rows, held, there);
   }
 }
 

@@ -54,7 +54,11 @@ cudaError_t launch_columns(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t
   using T = typename Op::T;
   constexpr int VEC = std::min(4, kVec<T>);  // more take registers for what each column needs
   bool wide = true;
-  for (T* const out : a.out.of) wide = wide && aligned<T, VEC>(out, a.inner);
+  if constexpr (Op::OUTPUTS > 0) {
+    for (T* const out : a.out.of) wide = wide && aligned<T, VEC>(out, a.inner);
+  } else {
+    wide = a.inner % VEC == 0;
+  }
   for (int k = 0; k < Op::INPUTS; ++k) {
     wide = wide && aligned<T, VEC>(a.in[k], a.stride[k]) && a.step[k] % VEC == 0;
   }

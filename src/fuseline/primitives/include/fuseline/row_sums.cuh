@@ -36,8 +36,8 @@ __device__ __forceinline__ Compensated plus(const Compensated& a, const Compensa
   const double sum = a.value + b.value, moved = sum - a.value;
   return {sum, a.lost + b.lost + ((a.value - (sum - moved)) + (b.value - moved))};
 }
-__device__ __forceinline__ Compensated over_lanes(Compensated p, int width) {
-  for_lanes(width, 1, [&](int offset) {
+__device__ __forceinline__ Compensated over_lanes(Compensated p, int width, int step = 1) {
+  for_lanes(width, step, [&](int offset) {
     p = plus(p, {__shfl_xor_sync(kFullMask, p.value, offset),
                  __shfl_xor_sync(kFullMask, p.lost, offset)});
   });

@@ -144,6 +144,12 @@ struct RowSum {
     for (int part = 0; part < kParts<C>; ++part) parts[part] += widen<C>(v, part);
   }
   double total() const { return sum_halves<kLanes<double>>(parts[0] + parts[1]); }
+  // The sum of each lane, of which every vector had an element of another column.
+  void totals(double* to) const {
+    for (int part = 0; part < kParts<C>; ++part) {
+      store<double>(to + part * kLanes<double>, parts[part], Whole{});
+    }
+  }
 };
 template <>
 struct RowSum<double> {
@@ -153,6 +159,10 @@ struct RowSum<double> {
   double total() const {
     const double plain = sum_halves<kLanes<double>>(sum.sum);
     return plain - plain == 0 ? static_cast<double>(sum.total()) : plain;  // Inf loses NaN
+  }
+  void totals(double* to) const {
+    const auto& all = sum.sum;
+    store<double>(to, all - all == 0 ? all + sum.lost : all, Whole{});
   }
 };
 

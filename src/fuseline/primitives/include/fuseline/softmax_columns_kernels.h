@@ -34,6 +34,7 @@ template <class C, int K, int PLANES>
 class Strip {
  public:
   static constexpr bool kKeeps = PLANES > 0;
+  static constexpr int kVectors = K;
   static constexpr int64_t kWidth = K * kLanes<C>;
   using Row = Across<C, K>;
 
@@ -58,6 +59,17 @@ class Strip {
     }
     return whole(row, step) ? load<C>(from + k * kLanes<C>, Whole{})
                             : load<C>(from, Short{static_cast<int>(columns_)});
+  }
+
+  // One element for each column.
+  template <class X>
+  Row beside(const X* from) const {
+    Row row;
+    for (int k = 0; k < K; ++k) {
+      row.of[k] = K > 1 ? load<C>(from + k * kLanes<C>, Whole{})
+                        : load<C>(from, Short{static_cast<int>(columns_)});
+    }
+    return row;
   }
 
   // Fills a plane, if there are any; seen(k, vector) sees each.

@@ -1,0 +1,79 @@
+"""CUDA and Triton kernels on tensors whose dimensions lie in any order: values, copies, strides."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ops.layouts import KEEPING, LAYOUTS, inputs_with, keeps_the_budget, laid_out, run, strides
+from ops.on_a_gpu import kernels
+
+from fuseline import table
+from fuseline.core import native
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+# Long columns, held and read again; fewer of them than fill a vector; few long ones, which rows do.
+MORE = (
+    ((2, 5, 900), (0, 2, 1)),
+    ((3, 900), (1, 0)),
+    ((3000, 1500), (1, 0)),
+    ((1024, 9001), (1, 0)),
+    ((40, 9001), (1, 0)),
+    ((8, 3, 2100), (2, 0, 1)),
+)
+IMPLS = [
+    (name, impl)
+    for name in KEEPING
+    for impl in ("cuda", "triton")
+    if impl in {i.name for i in table.load()[name].implementations}
+]
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("name", "impl"), IMPLS)
+def test_the_budget_holds_in_every_order(name: str, impl: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    # The oracle of fp64 takes few elements.
+    shapes = [*LAYOUTS, *(MORE[:2] if dtype == torch.float64 else MORE)]
+    for shape, order in shapes:
+        for gap in (0, 5):
+            keeps_the_budget(name, laid_out(shape, order, dtype, "cuda", gap), impl)
+
+
+@pytest.mark.parametrize(("name", "impl"), IMPLS)
+def test_results_lie_as_the_input(name: str, impl: str) -> None:
+    for shape, order in (*LAYOUTS, *MORE):
+        for gap in (0, 4):
+            x = laid_out(shape, order, torch.bfloat16, "cuda", gap)
+            inputs = inputs_with(table.load()[name], x)
+            results = run(name, inputs, impl=impl)
+            grads = torch.autograd.grad(
+                results, tuple(inputs.values()), [torch.ones_like(t) for t in results]
+            )
+            for t in (*results, grads[0]):
+                like = torch.empty_like(x if t.shape == x.shape else x[..., 0].contiguous())
+                assert strides(t) == strides(like)
+
+
+@pytest.mark.parametrize("name", KEEPING)
+def test_a_transposed_input_takes_one_kernel_and_no_copy(name: str) -> None:
+    x = torch.randn(1504, 8192, device="cuda", dtype=torch.bfloat16).T
+    inputs = inputs_with(table.load()[name], x)
+    inputs = {n: t.detach() for n, t in inputs.items()}
+    before = native.copies()
+    names = kernels(lambda: run(name, inputs, impl="cuda"))
+    assert ["fuseline::" in name for name in names if "::" in name] == [True], names
+    assert native.copies() == before
+
+
+@pytest.mark.parametrize(
+    "name", ["horizontal_reduction_pointwise", "horizontal_reduction_reduction"]
+)
+def test_a_column_does_not_know_its_neighbours(name: str) -> None:
+    for n in (61, 1500, 9001):
+        x = torch.randn(n, 4096, device="cuda").T
+        whole = run(name, {"x": x}, impl="cuda")
+        for part in (slice(0, 2048), slice(1024, 3072)):
+            for a, b in zip(run(name, {"x": x[part]}, impl="cuda"), whole, strict=True):
+                assert torch.equal(a, b[part])
