@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -68,7 +69,9 @@ struct Fiber {
     void* to;
     const void* from;
   };
-  ucontext_t context;
+  ucontext_t start;
+  jmp_buf place;  // where it waits, once it has begun
+  bool begun = false;
   std::unique_ptr<char[]> stack;
   const Meeting* waits_for = nullptr;
   unsigned round = 0;  // of the meeting that it waits for
@@ -86,15 +89,26 @@ struct Warp {
 inline OF_BLOCK Fiber fibers[kMostThreads];
 inline OF_BLOCK Warp warps[kMostThreads / kWarp];
 inline OF_BLOCK Meeting block, pass;  // pass: the next time that all warps have their turn
-inline OF_BLOCK ucontext_t scheduler;
+inline OF_BLOCK jmp_buf scheduler;
 inline OF_BLOCK int current;
 inline OF_BLOCK const std::function<void()>* body;
+
+// Unlike swapcontext, these ask the system for nothing.
+inline void leave(Fiber& fiber) {
+  if (!_setjmp(fiber.place)) _longjmp(scheduler, 1);
+}
+inline void enter(Fiber& fiber) {
+  if (_setjmp(scheduler)) return;
+  if (fiber.begun) _longjmp(fiber.place, 1);
+  fiber.begun = true;
+  setcontext(&fiber.start);
+}
 
 inline void meet(Meeting& meeting) {
   ++meeting.arrived;
   Fiber& fiber = fibers[current];
   fiber.waits_for = &meeting, fiber.round = meeting.round;
-  if (!meeting.complete()) swapcontext(&fiber.context, &scheduler);
+  if (!meeting.complete()) leave(fiber);
   fiber.waits_for = nullptr;
 }
 
@@ -102,7 +116,7 @@ inline void meet(Meeting& meeting) {
 inline void pause() {
   Fiber& fiber = fibers[current];
   fiber.waits_for = &pass, fiber.round = pass.round, ++pass.arrived;
-  swapcontext(&fiber.context, &scheduler);
+  leave(fiber);
   fiber.waits_for = nullptr;
 }
 
@@ -110,6 +124,7 @@ inline void run_fiber() {
   (*body)();
   fibers[current].done = true;
   for (Meeting* m : {&block, &warps[current / kWarp].meeting}) --m->members, m->complete();
+  _longjmp(scheduler, 1);
 }
 
 inline void begin(int threads) {
@@ -117,12 +132,11 @@ inline void begin(int threads) {
   for (int t = 0; t < threads; ++t) {
     if (t % kWarp == 0) warps[t / kWarp] = Warp{{std::min(kWarp, threads - t)}};
     Fiber& fiber = fibers[t];
-    fiber.done = false, fiber.waits_for = nullptr, fiber.copies.assign(1, {});
+    fiber.done = fiber.begun = false, fiber.waits_for = nullptr, fiber.copies.assign(1, {});
     if (!fiber.stack) fiber.stack.reset(new char[kStack]);
-    getcontext(&fiber.context);
-    fiber.context.uc_stack = {fiber.stack.get(), 0, kStack};
-    fiber.context.uc_link = &scheduler;
-    makecontext(&fiber.context, run_fiber, 0);
+    getcontext(&fiber.start);
+    fiber.start.uc_stack = {fiber.stack.get(), 0, kStack};
+    makecontext(&fiber.start, run_fiber, 0);
   }
 }
 
@@ -130,7 +144,7 @@ inline bool run_thread(int thread) {
   current = thread;
   if (!fibers[thread].ready()) return false;
   threadIdx = {static_cast<unsigned>(thread), 0, 0};
-  swapcontext(&scheduler, &fibers[thread].context);
+  enter(fibers[thread]);
   return true;
 }
 
