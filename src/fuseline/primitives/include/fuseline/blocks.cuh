@@ -60,6 +60,16 @@ inline int most_shared() {
   return most;
 }
 
+inline int multiprocessors() {
+  static PerDeviceCache cache;
+  return cache.of([] {
+    int device = 0, count = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+    return count;
+  });
+}
+
 // Elements that a 16-byte access holds.
 template <typename T>
 constexpr int kVec = 16 / sizeof(T);

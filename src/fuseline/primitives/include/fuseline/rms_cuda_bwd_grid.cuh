@@ -32,7 +32,7 @@ __device__ __forceinline__ void move_sums(S (&acc)[ITEMS][VEC], S (&total)[ITEMS
 // Reads x and dy once, ahead of need; writes dx and partial rows of dweight as bwd_kernel does. Not
 // for centred norms: three sums would be exchanged.
 template <typename T, typename W, typename Shape, Kind KIND>
-__global__ void __launch_bounds__(Shape::BLOCK, Shape::PER_SM)
+__global__ void __launch_bounds__(Shape::BLOCK, 1)
     bwd_grid_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a,
                     const __grid_constant__ GridPlan plan) {
 #if __CUDA_ARCH__ >= 900

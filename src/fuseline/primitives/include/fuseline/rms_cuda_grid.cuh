@@ -23,12 +23,12 @@ struct GridPlan {
 };
 
 // How a block works on its slice: ITEMS accesses of 16 bytes a thread, and one warp more, which
-// loads rows and exchanges sums. PER_SM blocks share a multiprocessor. A thread adds up a column's
-// terms of dweight by themselves or, with TWO_SUMS, a few rows' first and those sums again.
-template <int VEC_, int ITEMS_, int THREADS_, int PER_SM_, bool TWO_SUMS_ = false>
+// loads rows and exchanges sums. A thread adds up a column's terms of dweight by themselves or,
+// with TWO_SUMS, a few rows' first and those sums again.
+template <int VEC_, int ITEMS_, int THREADS_, bool TWO_SUMS_ = false>
 struct GridShape {
   static constexpr bool TWO_SUMS = TWO_SUMS_;
-  static constexpr int VEC = VEC_, ITEMS = ITEMS_, THREADS = THREADS_, PER_SM = PER_SM_;
+  static constexpr int VEC = VEC_, ITEMS = ITEMS_, THREADS = THREADS_;
   static constexpr int BLOCK = THREADS + kWarp, WARPS = THREADS / kWarp;
   static constexpr int STEP = THREADS * VEC;  // columns between two items
 };

@@ -8,24 +8,15 @@
 namespace fuseline::rms {
 namespace {
 
-// Two blocks a multiprocessor hide more of what they wait for, larger slices are shared by fewer.
 template <typename T>
-using SmallSlices = GridShape<kVec<T>, 4, 224, 2>;
-template <typename T>
-using LargeSlices = std::conditional_t<sizeof(T) == 8, GridShape<kVec<T>, 2, 992, 1>,
-                                       GridShape<kVec<T>, 4, 512, 1, sizeof(T) == 4>>;
+using LargeSlices = std::conditional_t<sizeof(T) == 8, GridShape<kVec<T>, 2, 992>,
+                                       GridShape<kVec<T>, 4, 512, sizeof(T) == 4>>;
 // As large as shared memory lets slices of x and dy be, so that registers hold two sums.
 template <typename T>
-using FullSlices = GridShape<kVec<T>, 3, 480, 1, true>;
+using FullSlices = GridShape<kVec<T>, 3, 480, true>;
 
-// Shared memory of a block beside the kernel's own small arrays.
-template <typename Shape>
-int shared_of() {
-  return most_shared() / Shape::PER_SM - ((Shape::PER_SM - 1) << 10);
-}
-
-// Whether each multiprocessor of the current GPU holds as many blocks as it should, and all of them
-// start together; not where this was compiled for one before sm_90.
+// Whether each multiprocessor of the current GPU holds a block, and all of them start together; not
+// where this was compiled for one before sm_90.
 template <typename Shape, typename Kernel>
 bool holds_grid(Kernel* kernel) {
   int device = 0, together = 0, per_sm = 0;
@@ -34,12 +25,12 @@ bool holds_grid(Kernel* kernel) {
   const bool asked =
       cudaDeviceGetAttribute(&together, cudaDevAttrCooperativeLaunch, device) == cudaSuccess &&
       cudaFuncGetAttributes(&compiled, kernel) == cudaSuccess && compiled.ptxVersion >= 90 &&
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           shared_of<Shape>()) == cudaSuccess &&
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, Shape::BLOCK,
-                                                    shared_of<Shape>()) == cudaSuccess;
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared()) ==
+          cudaSuccess &&
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_sm, kernel, Shape::BLOCK, most_shared()) ==
+          cudaSuccess;
   if (!asked) cudaGetLastError();  // or the launch that follows were blamed
-  return asked && together && per_sm >= Shape::PER_SM;
+  return asked && together && per_sm > 0;
 }
 
 // The same, computed once for each device.
@@ -69,12 +60,12 @@ GridPlan grid_plan(int64_t rows, int64_t n, int sms, int buffers) {
   // Packs that memory moves at once; rows in shared memory: at work, lagging, ahead of need.
   constexpr int kLine = 8, kAhead = 3, kMinSlots = kAhead + 2, kMostLag = 4;
   const int64_t packs = n / Shape::VEC;
-  const int shared = shared_of<Shape>(), blocks = sms * Shape::PER_SM;
+  const int shared = most_shared();
   const int fit = shared / (kMinSlots * buffers * 16) / kLine * kLine;
   GridPlan plan{};
-  plan.size = group_size(packs, blocks, std::min(Shape::ITEMS * Shape::THREADS, fit));
+  plan.size = group_size(packs, sms, std::min(Shape::ITEMS * Shape::THREADS, fit));
   if (plan.size == 0) return plan;
-  plan.groups = static_cast<int>(std::min<int64_t>(rows, blocks / plan.size));
+  plan.groups = static_cast<int>(std::min<int64_t>(rows, sms / plan.size));
   plan.slice = static_cast<int>(ceil_div(ceil_div(packs, plan.size), kLine)) * kLine * Shape::VEC;
   plan.slots = std::min(kMaxSlots, shared / (buffers * plan.slice * static_cast<int>(sizeof(T))));
   plan.lag = std::min(kMostLag, plan.slots - kAhead);

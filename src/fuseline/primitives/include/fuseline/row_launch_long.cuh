@@ -14,16 +14,6 @@ constexpr int64_t kManyPieces = 1 << 20;      // bytes of a row that a cluster's
 constexpr int64_t kPieceBytes = 16 << 10;     // two accesses of each thread of a block
 constexpr int kMostParts = kMaxCluster * 16;  // that a row's pieces have
 
-inline int multiprocessors() {
-  static PerDeviceCache cache;
-  return cache.of([] {
-    int device = 0, count = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
-    return count;
-  });
-}
-
 // Shared memory for rows of each of two blocks on a multiprocessor, which have 8 KB besides.
 inline int shared_of_two() { return std::min(208 << 10, most_shared() - (16 << 10)) / 2; }
 
