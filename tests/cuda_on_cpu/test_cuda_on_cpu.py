@@ -75,7 +75,7 @@ def build(tmp_path_factory):
     include = [f"-I{p}" for p in (folder, HERE, *operators)]
 
     def library(name: str) -> ctypes.CDLL:
-        command = [CXX, "-std=c++17", "-O1", "-w", "-shared", "-fPIC", *include]
+        command = [CXX, "-std=c++17", "-Og", "-w", "-shared", "-fPIC", *include]
         command += ["-U_FORTIFY_SOURCE"]  # whose longjmp goes up a stack only
         command += ["-fno-gnu-unique"]  # grid.cpp has other variables of the same names
         command += ["-isystem", CUDA / "include", HERE / f"{name}.cpp", "-o", folder / name]
