@@ -61,6 +61,7 @@ def test_an_unknown_subject(capfd: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plain_compiler")
 def test_operators_and_blocks(tmp_path, capfd: pytest.CaptureFixture[str]):
     arguments = ["compile-bench", "norm_chain", "norm_residual", "--device", "cpu"]
     assert command([*arguments, "--json", "--out", str(tmp_path)]) == 0

@@ -323,6 +323,7 @@ def test_a_child_that_fails_says_why() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("plain_compiler")
 def test_compiling_cold_takes_longer_than_warm(toy: str) -> None:
     (counts,) = CompileTime().count([Task(replace(GROUP, source=toy), "compile")], 280)
     cold, warm = counts["compile_cold_s"].value, counts["compile_warm_s"].value

@@ -290,6 +290,7 @@ def test_the_shipped_examples_are_those_of_the_seed_and_the_blocks() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plain_compiler")
 def test_the_command_has_a_process_of_its_own_and_a_page(
     file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_function_without_random_numbers_is_none() -> None:
     assert explained(plain).random == ""
 
 
+@pytest.mark.usefixtures("plain_compiler")
 def test_the_command_says_so(tmp_path: Path, lab: Any) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

@@ -91,6 +91,7 @@ def test_a_terminal_of_few_characters(verb: tuple[str, ...]) -> None:
     [["list"], pytest.param(["explain", "mlp"], marks=pytest.mark.slow)],
     ids=lambda verb: verb[0],
 )
+@pytest.mark.usefixtures("plain_compiler")
 def test_a_locale_of_ascii(verb: list[str], tmp_path: Path) -> None:
     env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     if verb[0] == "explain":

@@ -88,6 +88,7 @@ def test_an_unknown_variant(capfd: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plain_compiler")
 def test_variants_have_the_losses_of_eager(tmp_path, capfd: pytest.CaptureFixture[str]):
     variants = ["eager", "compile + fuseline", *(["jax"] if find_spec("jax") else [])]
     chosen = [part for v in variants for part in ("--variant", v)]
