@@ -130,22 +130,35 @@ def errors(
     Works in row chunks of about 2^24 elements, 2^19 on a CPU. fp64 results for up to 2^18 input
     elements are held against `spec.longdouble` where the spec has one.
     """
+    return errors_of_each(spec, inputs, direction, (results,), dys)[0]
+
+
+def errors_of_each(
+    spec: OpSpec,
+    inputs: Inputs,
+    direction: Direction,
+    results: tuple[Mapping[str, Tensor], ...],
+    dys: tuple[Tensor, ...] | None = None,
+) -> list[dict[str, ErrorFigures]]:
+    """Return as `errors`, for the results of several calls; the oracle works once for all."""
     if direction == "bwd" and dys is None:
         raise ValueError("dys: expected the output gradients of the backward, got None")
     if _wants_longdouble(spec, inputs, results):
         return _errors_longdouble(spec, inputs, direction, results, dys)
-    tallies: dict[str, _Tally] = {}
+    tallies: list[dict[str, _Tally]] = [{} for _ in results]
     summed: dict[str, Tensor] = {}
     for part in chunks(spec, inputs, results, dys):
         for name, ref in oracle(spec, part.inputs, direction, part.dys).items():
             if part.whole or direction == "fwd" or name in spec.row_inputs:
                 added = _added(spec, part.inputs, name)
-                tallies.setdefault(name, _Tally()).add(part.results.get(name), ref, added=added)
+                for tally, found in zip(tallies, part.results, strict=True):
+                    tally.setdefault(name, _Tally()).add(found.get(name), ref, added=added)
             else:
                 summed[name] = summed[name] + ref if name in summed else ref
     for name, ref in summed.items():
-        tallies.setdefault(name, _Tally()).add(results.get(name), ref)
-    return {name: tally.figures() for name, tally in tallies.items()}
+        for tally, found in zip(tallies, results, strict=True):
+            tally.setdefault(name, _Tally()).add(found.get(name), ref)
+    return [{name: t.figures() for name, t in tally.items()} for tally in tallies]
 
 
 def over_budget(
@@ -226,20 +239,22 @@ class _Tally:
             self._wrong = self._wrong or not torch.equal(out, ref.to(out.dtype))
             return
         self._dtype = out.dtype
-        rounded = ref.to(out.dtype).to(torch.float64)
-        out = out.to(torch.float64)  # float8 can do little more than that
-        same = (out == rounded) | (out.isnan() & ref.isnan())
-        comparable = out.isfinite() & ref.isfinite()
-        if not bool((same | comparable).all()):
-            self._wrong = True
-            return
-        # What is not finite agrees by now; it must not turn the sums into NaN.
-        zero = torch.zeros((), dtype=torch.float64, device=ref.device)
-        gap = (out - ref if delta is None else delta).abs()
-        gap = torch.where(comparable, gap, zero)
-        ref = torch.where(ref.isfinite(), ref, zero)
+        wide = out.to(torch.float64)  # float8 can do little more than that
+        gap = wide - ref
+        if bool(gap.isfinite().all()):  # in most calls
+            gap = (gap if delta is None else delta).abs()
+        else:
+            rounded = ref.to(out.dtype).to(torch.float64)
+            same = (wide == rounded) | (wide.isnan() & ref.isnan())
+            comparable = wide.isfinite() & ref.isfinite()
+            if not bool((same | comparable).all()):
+                self._wrong = True
+                return
+            # What is not finite agrees by now; it must not turn the sums into NaN.
+            gap = (gap if delta is None else delta).abs().where(comparable, 0.0)
+            ref = ref.where(ref.isfinite(), 0.0)
         self._max_abs = max(self._max_abs, gap.max().item())
-        size = ref if added is None else torch.maximum(ref.abs(), added.abs())
+        size = ref if added is None else torch.fmax(ref.abs(), added.abs())  # NaN is no size
         self._max_ulp = max(self._max_ulp, (gap / ulp(size, self._dtype)).max().item())
         self._max_ref = max(self._max_ref, ref.abs().max().item())
         self._squares += gap.square().sum().item()
@@ -263,9 +278,8 @@ def _added(spec: OpSpec, inputs: Inputs, name: str) -> Tensor | None:
 def ulp(ref: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the spacing of `dtype` at each element of the fp64 tensor ref, subnormals included."""
     info = torch.finfo(dtype)
-    exponent = torch.frexp(ref).exponent - 1
-    power = torch.ldexp(torch.ones_like(ref), exponent).clamp(min=info.tiny)
-    return info.eps * torch.where(ref == 0, info.tiny, power)
+    size = ref.abs().clamp(info.tiny, torch.finfo(torch.float64).max)
+    return info.eps * (size / (2 * torch.frexp(size).mantissa))  # exact
 
 
 def oracle(
@@ -295,11 +309,13 @@ def _gradients(
     return dict(zip(names, grads, strict=True))
 
 
-def _wants_longdouble(spec: OpSpec, inputs: Inputs, results: Mapping[str, Tensor]) -> bool:
+def _wants_longdouble(
+    spec: OpSpec, inputs: Inputs, results: tuple[Mapping[str, Tensor], ...]
+) -> bool:
     tensors = [v for v in inputs.values() if isinstance(v, Tensor)]
     return (
         spec.longdouble is not None
-        and any(t.dtype == torch.float64 for t in results.values())
+        and any(t.dtype == torch.float64 for found in results for t in found.values())
         and sum(t.numel() for t in tensors) <= LONGDOUBLE_ELEMENTS
     )
 
@@ -308,9 +324,9 @@ def _errors_longdouble(
     spec: OpSpec,
     inputs: Inputs,
     direction: Direction,
-    results: Mapping[str, Tensor],
+    results: tuple[Mapping[str, Tensor], ...],
     dys: tuple[Tensor, ...] | None,
-) -> dict[str, ErrorFigures]:
+) -> list[dict[str, ErrorFigures]]:
     assert spec.longdouble is not None
     wide = {n: _widen(v) if _is_floating(v) else v for n, v in inputs.items()}
     seeds = [_widen(dy) for dy in dys or ()]
@@ -322,16 +338,17 @@ def _errors_longdouble(
     else:
         given = (ref for ref in refs if ref is not None)
         named = dict(zip(gradient_names(spec, inputs), given, strict=True))
-    figures = {}
+    figures: list[dict[str, ErrorFigures]] = [{} for _ in results]
     for name, ref in named.items():
-        tally = _Tally()
-        out = results.get(name)
-        same_shape = out is not None and tuple(out.shape) == ref.shape
-        delta = _difference(out, ref) if out is not None and same_shape else None
-        added = _added(spec, inputs, name)
+        narrow, added = _narrow(ref), _added(spec, inputs, name)
         added = added if added is None else added.cpu()
-        tally.add(None if out is None else out.detach().cpu(), _narrow(ref), delta, added)
-        figures[name] = tally.figures()
+        for mine, found in zip(figures, results, strict=True):
+            tally, out = _Tally(), found.get(name)
+            out = out if out is None else out.detach().cpu()
+            same_shape = out is not None and tuple(out.shape) == ref.shape
+            delta = _difference(out, ref) if out is not None and same_shape else None
+            tally.add(out, narrow, delta, added)
+            mine[name] = tally.figures()
     return figures
 
 

@@ -17,10 +17,10 @@ CPU_CHUNK_ELEMENTS = 1 << 19  # temporaries for its caches; the checker's crowd 
 
 @dataclass(frozen=True)
 class Part:
-    """A slice of a case: inputs, results and output gradients of the same rows."""
+    """A slice of a case: inputs, results of each call and output gradients of the same rows."""
 
     inputs: Inputs
-    results: Mapping[str, Tensor]
+    results: tuple[Mapping[str, Tensor], ...]
     dys: tuple[Tensor, ...] | None
     whole: bool
 
@@ -28,7 +28,7 @@ class Part:
 def chunks(
     spec: OpSpec,
     inputs: Inputs,
-    results: Mapping[str, Tensor],
+    results: tuple[Mapping[str, Tensor], ...],
     dys: tuple[Tensor, ...] | None,
 ) -> Iterator[Part]:
     """Return the case as it is where it is small or has no rows, else slices of its rows."""
@@ -36,10 +36,10 @@ def chunks(
     leads = {t.shape[: t.dim() - spec.row_ndim] for t in rowed.values()}
     largest = max((t.numel() for t in rowed.values()), default=0)
     lead = leads.pop() if len(leads) == 1 else torch.Size()
-    per_row = {**results, **{f"dy{i}": dy for i, dy in enumerate(dys or ())}}
     shared = set(inputs) - set(rowed)
-    sliced = {n: t for n, t in per_row.items() if n not in shared}
-    odd = bool(leads) or any(t.shape[: len(lead)] != lead for t in sliced.values())
+    sliced = [{n: t for n, t in found.items() if n not in shared} for found in results]
+    per_row = [*(t for found in sliced for t in found.values()), *(dys or ())]
+    odd = bool(leads) or any(t.shape[: len(lead)] != lead for t in per_row)
     on_cpu = any(t.is_cpu for t in rowed.values())
     most = CPU_CHUNK_ELEMENTS if on_cpu else CHUNK_ELEMENTS
     if odd or largest <= most:
@@ -47,13 +47,18 @@ def chunks(
         return
     rows = math.prod(lead)
     step = max(1, most * rows // largest)
-    flat_inputs = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in rowed.items()}
-    flat = {n: t.reshape(rows, *t.shape[len(lead) :]) for n, t in sliced.items()}
+
+    def flat(t: Tensor) -> Tensor:
+        return t.reshape(rows, *t.shape[len(lead) :])
+
+    flat_inputs = {n: flat(t) for n, t in rowed.items()}
+    flat_results = [{n: flat(t) for n, t in found.items()} for found in sliced]
+    flat_dys = None if dys is None else [flat(dy) for dy in dys]
     for start in range(0, rows, step):
         cut = slice(start, start + step)
         yield Part(
             {**inputs, **{n: t[cut] for n, t in flat_inputs.items()}},
-            {n: flat[n][cut] for n in results if n in flat},
-            None if dys is None else tuple(flat[f"dy{i}"][cut] for i in range(len(dys))),
+            tuple({n: t[cut] for n, t in found.items()} for found in flat_results),
+            None if flat_dys is None else tuple(dy[cut] for dy in flat_dys),
             whole=False,
         )

@@ -93,8 +93,10 @@ class Trial:
         dys: tuple[Tensor, ...] | None = None,
     ) -> dict[str, tuple[str | None, ErrorFigures]]:
         """Yield every expected result with why it is over budget (or None) and its error."""
-        mine = accuracy.errors(self.spec, inputs, direction, results, dys)
-        yard = self._yardstick(results, inputs, direction, dys)
+        yardstick = self._yardstick(results, inputs, direction, dys)
+        both = (results,) if yardstick is None else (results, yardstick)
+        mine, *others = accuracy.errors_of_each(self.spec, inputs, direction, both, dys)
+        yard = others[0] if others else {}
         budget = self.spec.budget.held_by(self.impl.role)
         verdicts = {}
         for name, figures in mine.items():
@@ -156,14 +158,13 @@ class Trial:
         inputs: Inputs,
         direction: Direction,
         dys: tuple[Tensor, ...] | None,
-    ) -> dict[str, ErrorFigures]:
-        """Return eager's own errors, in the dtypes of `results`; none where eager cannot run."""
+    ) -> Results | None:
+        """Return eager's results, in the dtypes of `results`; None where eager cannot run."""
         try:
             eager = accuracy.run(self.eager, self.spec, inputs, direction, dys)
         except Exception:
-            return {}
-        rounded = {n: y.to(results[n].dtype) for n, y in eager.items() if n in results}
-        return accuracy.errors(self.spec, inputs, direction, rounded, dys)
+            return None
+        return {n: y.to(results[n].dtype) for n, y in eager.items() if n in results}
 
     def _reference_in_fp32(self, **inputs: Any) -> tuple[Tensor, ...]:
         narrow = (torch.float16, torch.bfloat16)

@@ -53,11 +53,12 @@ def _normal(h: Any) -> Any:
     small = a < 3
     # From 0 to a: a + a^3 / 3 + a^5 / 15 + ..., from a on: 1 / (a + 1 / (a + 2 / (a + ...))).
     near = a[small]
-    term, series = near, near
-    for k in range(1, _TERMS):
-        term = term * near * near / (2 * k + 1)
-        series = series + term
-    tail[small] = 0.5 - density[small] * series
+    square, series = near * near, np.ones_like(near)
+    for k in range(_TERMS - 1, 0, -1):
+        series *= square
+        series *= np.longdouble(1) / (2 * k + 1)  # a division takes five multiplications' time
+        series += 1
+    tail[small] = 0.5 - density[small] * near * series
     far = fraction = a[~small]
     for k in range(_TERMS, 0, -1):
         fraction = far + k / fraction
