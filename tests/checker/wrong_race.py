@@ -8,7 +8,7 @@ import torch
 from checker.model import RMSNorm, gradients
 
 CHECK = "deterministic"
-ROWS_PER_THREAD = 64
+ROWS_PER_THREAD = 128
 
 
 class Race(RMSNorm):

@@ -11,7 +11,7 @@ from torch import Tensor
 import fuseline
 from fuseline import table
 from fuseline.core.spec import Direction, OpSpec
-from fuseline.testing.accuracy import errors, over_budget
+from fuseline.testing.accuracy import errors_of_each, over_budget
 
 KEEPING = sorted(name for name, spec in table.load().items() if spec.keeps_layout)
 SHAPES = ((5, 7), (70, 300), (300, 70), (2, 3, 5), (4, 33, 65), (2, 3, 1, 65), (2, 64, 3, 20))
@@ -75,7 +75,7 @@ def _within(
     given = {**rows, "approximate": "tanh"} if spec.name == "bias_gelu" else rows
     mine = {name: t.detach() for name, t in results.items()}
     theirs = {name: t.detach() for name, t in zip(results, yards, strict=True)}
-    figures, yard = (errors(spec, given, direction, found, tuple(dys)) for found in (mine, theirs))
+    figures, yard = errors_of_each(spec, given, direction, (mine, theirs), tuple(dys))
     for name in results:
         dtype = rows["x"].dtype
         wrong = over_budget(spec.budget, dtype, direction, figures[name], yard[name])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from fuseline import table
 from fuseline.core.spec import Case, Direction, Inputs, OpSpec
@@ -77,11 +77,22 @@ def _leaves_no_digits(trial: Trial, direction: Direction, eps: float | None, pow
     return "softmax" in trial.spec.name and direction == "bwd" and power > 0
 
 
-def _errors(
-    trial: Trial, fn: Callable[..., Any], inputs: Inputs, direction: Direction, dys: Any
-) -> dict[str, ErrorFigures]:
-    found = accuracy.run(fn, trial.spec, inputs, direction, dys)
-    return accuracy.errors(trial.spec, inputs, direction, found, dys)
+@dataclass(frozen=True)
+class Home:
+    """One direction on the spec's own inputs: output gradients, and the errors of eager."""
+
+    dys: tuple[Tensor, ...] | None
+    eager: dict[str, ErrorFigures]
+
+
+def homes(trial: Trial, own: Inputs) -> dict[Direction, Home]:
+    found: dict[Direction, Home] = {}
+    directions: tuple[Direction, ...] = ("fwd", "bwd")
+    for direction in directions[: 2 if accuracy.gradient_names(trial.spec, own) else 1]:
+        dys = None if direction == "fwd" else trial.dys(own)
+        results = accuracy.run(trial.eager, trial.spec, own, direction, dys)
+        found[direction] = Home(dys, accuracy.errors(trial.spec, own, direction, results, dys))
+    return found
 
 
 def _yardstick(
@@ -96,7 +107,9 @@ def _yardstick(
     return max((e for e in eager if e is not None and size(e) <= limit), key=size, default=None)
 
 
-def wrong(trial: Trial, own: Inputs, inputs: Inputs, power: int) -> Iterator[str]:
+def wrong(
+    trial: Trial, at_home: dict[Direction, Home], inputs: Inputs, power: int
+) -> Iterator[str]:
     """Why an output or a gradient is over the budget.
 
     The yardstick is eager's error on these inputs or on the spec's own, where it has digits.
@@ -105,16 +118,22 @@ def wrong(trial: Trial, own: Inputs, inputs: Inputs, power: int) -> Iterator[str
     budget = spec.budget
     if spec.name in FP64_ULP:
         budget = replace(budget, fp64_fwd_ulp=FP64_ULP[spec.name])
-    directions: tuple[Direction, ...] = ("fwd", "bwd")
-    for direction in directions[: 2 if accuracy.gradient_names(spec, inputs) else 1]:
+    for direction, home in at_home.items():
         if _leaves_no_digits(trial, direction, eps, power):
             continue
-        dys = None if direction == "fwd" else trial.dys(own)
-        mine = _errors(trial, trial.impl.fn, inputs, direction, dys)
-        here, at_home = (_errors(trial, trial.eager, i, direction, dys) for i in (inputs, own))
+        mine, here = accuracy.errors_of_each(
+            spec,
+            inputs,
+            direction,
+            tuple(
+                accuracy.run(fn, spec, inputs, direction, home.dys)
+                for fn in (trial.impl.fn, trial.eager)
+            ),
+            home.dys,
+        )
         for name, figures in mine.items():
             dtype = trial.dtype if name not in inputs else inputs[name].dtype
-            eager = _yardstick(dtype, direction, here.get(name), at_home.get(name))
+            eager = _yardstick(dtype, direction, here.get(name), home.eager.get(name))
             reason = accuracy.over_budget(budget, dtype, direction, figures, eager)
             # Of terms that are subnormal as many roundings say nothing.
             info = torch.finfo(dtype)
@@ -142,11 +161,12 @@ def failures(
     for case in cases(spec, shortest, longest):
         trial = Trial(spec, spec.implementation(impl), case, dtype, torch.device(device))
         own = trial.inputs()
+        at_home = homes(trial, own)
         for eps in epsilons(own, dtype)[: 2 if few else None]:
             for power in magnitudes(dtype, few):
                 inputs = scaled(trial, own, power)
                 if eps is not None:
                     inputs["eps"] = eps
                 where = f"{case.name} eps={eps} * 2^{power}"
-                found += [f"{where}: {reason}" for reason in wrong(trial, own, inputs, power)]
+                found += [f"{where}: {reason}" for reason in wrong(trial, at_home, inputs, power)]
     return found
