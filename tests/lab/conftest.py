@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from fuselab.cli import command
+
 HERE = Path(__file__).parent
 # So that child processes can import the toys by name.
 sys.path.insert(0, str(HERE))
@@ -58,6 +60,18 @@ def lab() -> Lab:
             start = f"{before}import runpy; runpy.run_module('fuselab', run_name='__main__')"
             command = [sys.executable, "-c", start, *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+
+    return run
+
+
+@pytest.fixture
+def lab_here(capfd: pytest.CaptureFixture[str]) -> Lab:
+    """Run `fuselab ...` in this process, where torch is loaded; its workers are its own."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        capfd.readouterr()
+        code = command(arguments)
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run
 

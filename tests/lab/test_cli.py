@@ -72,9 +72,9 @@ def test_every_run_has_the_ceiling_of_the_device_and_of_each_case(finished: Any)
         assert ceiling["ideal_bytes"] == pytest.approx(case["ideal_bytes"], abs=48)
 
 
-def test_a_picture_of_what_was_not_measured_lists_what_was(lab: Any, finished: Any) -> None:
+def test_a_picture_of_what_was_not_measured_lists_what_was(lab_here: Any, finished: Any) -> None:
     _, out, _ = finished
-    wrong = lab("report", str(out), "--picture", str(out / "x.svg"), "--dtype", "bf16")
+    wrong = lab_here("report", str(out), "--picture", str(out / "x.svg"), "--dtype", "bf16")
     assert wrong.returncode == 2
     assert "dtype: got 'bfloat16', expected one of: float32" in wrong.stderr
     assert not (out / "x.svg").exists()
@@ -192,7 +192,7 @@ def test_a_run_that_is_missing_or_corrupt_is_exit_3(verb: str, tmp_path: Path, c
     assert str(tmp_path) in capsys.readouterr().err
 
 
-def test_a_run_without_one_good_cell_is_exit_3(lab: Any, tmp_path: Path) -> None:
+def test_a_run_without_one_good_cell_is_exit_3(lab_here: Any, tmp_path: Path) -> None:
     file = tmp_path / "absent_ops.py"
     file.write_text(
         "from dataclasses import replace\n"
@@ -204,21 +204,25 @@ def test_a_run_without_one_good_cell_is_exit_3(lab: Any, tmp_path: Path) -> None
         "del swish\n"
     )
     out = str(tmp_path / "run")
-    done = lab("run", str(file), "--out", out, "--device", "cpu", "--json", "--dtype", "fp32")
+    done = lab_here("run", str(file), "--out", out, "--device", "cpu", "--json", "--dtype", "fp32")
     assert done.returncode == 3, done.stderr
     cells = [c for c in json.loads(done.stdout)["cells"] if c["impl"] == "absent"]
     assert {(c["status"], c["reason"]) for c in cells} == {("unsupported", "it is on holiday")}
 
 
-def test_check_passes_what_is_right_and_survives_a_crash(lab: Any, toy: str, faulty: str) -> None:
-    good = lab("check", toy, "--device", "cpu", "--level", "quick", "--json", "--dtype", "fp32")
+def test_check_passes_what_is_right_and_survives_a_crash(
+    lab_here: Any, toy: str, faulty: str
+) -> None:
+    good = lab_here(
+        "check", toy, "--device", "cpu", "--level", "quick", "--json", "--dtype", "fp32"
+    )
     assert good.returncode == 0, good.stderr
     assert [(v["impl"], v["ok"]) for v in json.loads(good.stdout)] == [
         ("eager", True),
         ("right", True),
     ]
     options = ["--device", "cpu", "--level", "quick", "--dtype", "fp32", "--json"]
-    bad = lab("check", faulty, *options, "--impl", "wrong", "--impl", "segfaults")
+    bad = lab_here("check", faulty, *options, "--impl", "wrong", "--impl", "segfaults")
     assert bad.returncode == 1
     wrong, crash = sorted(json.loads(bad.stdout), key=lambda verdict: verdict["impl"] != "wrong")
     assert wrong["failures"]

@@ -142,7 +142,7 @@ def test_a_fault_of_ones_own_is_exit_1(outcome: Any) -> None:
     ],
 )
 def test_a_file_that_the_worker_cannot_import_costs_its_own_groups(
-    lab: Any, toy: str, tmp_path: Path, fault: str, status: str, reason: str
+    lab_here: Any, toy: str, tmp_path: Path, fault: str, status: str, reason: str
 ) -> None:
     file = tmp_path / "absent_ops.py"
     file.write_text(
@@ -152,7 +152,7 @@ def test_a_file_that_the_worker_cannot_import_costs_its_own_groups(
         f"if multiprocessing.parent_process(): {fault}\n"
         "SPEC = spec('absent', right)\n"
     )
-    done = lab(
+    done = lab_here(
         *("run", str(file), toy, "--out", prepared(tmp_path / "run"), "--device", "cpu", "--json"),
         *("--dtype", "fp32", "--direction", "fwd", *impl_options("eager", "right")),
     )

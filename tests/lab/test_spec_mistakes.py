@@ -126,9 +126,9 @@ def test_a_file_that_cannot_run_says_where(
     assert "\n" not in str(raised.value)
 
 
-def told(lab: Any, file: str) -> list[str]:
+def told(lab_here: Any, file: str) -> list[str]:
     """Return what check says of the file's implementations, without its progress."""
-    done = lab("check", file, "--device", "cpu", "--level", "quick")
+    done = lab_here("check", file, "--device", "cpu", "--level", "quick")
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     return [line for line in done.stderr.splitlines() if not line.startswith("[")]
@@ -146,9 +146,9 @@ def told(lab: Any, file: str) -> list[str]:
     ],
 )  # fmt: skip
 def test_what_only_the_inputs_show_is_said_once(
-    tmp_path: Path, lab: Any, fields: dict[str, str], words: str
+    tmp_path: Path, lab_here: Any, fields: dict[str, str], words: str
 ) -> None:
-    (line,) = told(lab, write(tmp_path, **fields))
+    (line,) = told(lab_here, write(tmp_path, **fields))
     assert line.startswith("scale eager, mine: ")
     assert words in line
 
@@ -164,16 +164,18 @@ def test_what_only_the_inputs_show_is_said_once(
         ("return [x, 3]", "raised TypeError: the result: got a int, expected a tensor or a tuple"),
     ],
 )
-def test_a_kernel_that_raises_is_told_once(tmp_path: Path, lab: Any, body: str, words: str) -> None:
-    (line,) = told(lab, write(tmp_path, body=body))
+def test_a_kernel_that_raises_is_told_once(
+    tmp_path: Path, lab_here: Any, body: str, words: str
+) -> None:
+    (line,) = told(lab_here, write(tmp_path, body=body))
     assert words in line
     assert re.search(r"\(and \d+ more like it\)$", line)
 
 
-def test_a_run_says_it_in_the_cells(tmp_path: Path, lab: Any) -> None:
+def test_a_run_says_it_in_the_cells(tmp_path: Path, lab_here: Any) -> None:
     file = write(tmp_path, body="raise RuntimeError('boom')")
     out = ("--out", str(tmp_path / "run"), "--device", "cpu", "--precision", "quick", "--json")
-    done = lab("run", file, "--impl", "mine", "--direction", "fwd", *out)
+    done = lab_here("run", file, "--impl", "mine", "--direction", "fwd", *out)
     assert done.returncode == 1
     (cell,) = [c for c in json.loads(done.stdout)["cells"] if c["impl"] == "mine"]
     assert cell["reason"] == "mine.py:10: RuntimeError: boom (during forward)"

@@ -73,7 +73,7 @@ def test_a_file_that_prints_leaves_the_json_alone(lab: Any, tmp_path: Path) -> N
     assert [row["op"] for row in json.loads(done.stdout)] == ["double"]
 
 
-def test_a_changed_file_is_measured_again(lab: Any, tmp_path: Path) -> None:
+def test_a_changed_file_is_measured_again(lab_here: Any, tmp_path: Path) -> None:
     out = str(tmp_path / "run")
     command = (
         *("--out", out, "--device", "cpu", "--impl", "eager", "--impl", "mine", "--json"),
@@ -81,7 +81,7 @@ def test_a_changed_file_is_measured_again(lab: Any, tmp_path: Path) -> None:
     )
 
     def run(*more: str, **fields: str) -> tuple[dict[str, str], str]:
-        done = lab("run", write(tmp_path, **fields), *command, *more)
+        done = lab_here("run", write(tmp_path, **fields), *command, *more)
         cells = json.loads(done.stdout)["cells"]
         return {c["direction"]: c["status"] for c in cells if c["impl"] == "mine"}, done.stderr
 
@@ -96,16 +96,16 @@ def test_a_changed_file_is_measured_again(lab: Any, tmp_path: Path) -> None:
     assert "0 already" in told
 
 
-def test_filters_hold_for_several_operators_together(lab: Any, tmp_path: Path) -> None:
+def test_filters_hold_for_several_operators_together(lab_here: Any, tmp_path: Path) -> None:
     file = write(tmp_path)
     out = str(tmp_path / "run")
-    done = lab(
+    done = lab_here(
         *("run", "rms_norm", file, "--out", out, "--device", "cpu", "--json"),
         *("--case", "a", "--impl", "mine", "--direction", "bwd", "--precision", "quick"),
     )
     assert done.returncode == 0, done.stderr
     cells = json.loads(done.stdout)["cells"]
     assert {(c["op"], c["direction"]) for c in cells if c["op"] != "ceiling"} == {("double", "bwd")}
-    wrong = lab("run", "rms_norm", file, "--out", out, "--suite", "week12", "--case", "a")
+    wrong = lab_here("run", "rms_norm", file, "--out", out, "--suite", "week12", "--case", "a")
     assert wrong.returncode == 2
     assert "no operator has suite week12 and case a together" in wrong.stderr
