@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -66,10 +63,3 @@ def all_keep_the_budget(name: str, x: torch.Tensor, *found: torch.Tensor) -> Non
     floor = {torch.float64: 8.0, torch.float32: 2.0}.get(x.dtype, eager + 1)
     limit = max(2 * eager if x.dtype.itemsize > 2 else 0, floor)
     assert max(ours) <= limit, f"{x.dtype}: {ours} ULP, limit {limit}, eager {eager}"
-
-
-def for_instruction_set(isa: str, code: str) -> None:
-    """Runs code in a process whose kernels are those of `isa`."""
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

@@ -3,14 +3,12 @@ gradient for two inputs."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from ops.instruction_sets import for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -358,6 +356,4 @@ from fuseline import table, testing
 report = testing.check(table.load()["add_rms_norm"], ["cpu"], level="quick")
 assert report.ok, str(report)
 """
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env=os.environ | {"FUSELINE_CPU_ISA": isa}
-    )
+    for_instruction_set(isa, code)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from itertools import permutations
 from typing import Any
 
 import pytest
 import torch
+from ops.instruction_sets import for_instruction_set
 from torch import Tensor
 from torch.library import opcheck
 
@@ -162,9 +160,7 @@ def test_each_instruction_set(isa: str) -> None:
     code += "for d in t.SPEC.dtypes:"
     code += " t.test_what_is_dropped_depends_on_seed_and_place_alone(d, 'cpu', 'auto')\n"
     code += "for s in (None, 7): t.test_any_layout_without_a_copy((64, 130), s, 'cpu', 'auto')"
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    for_instruction_set(isa, code)
 
 
 def test_seeds_come_from_torchs_generator() -> None:

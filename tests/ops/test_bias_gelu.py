@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
+from ops.instruction_sets import for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -139,6 +137,4 @@ def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code += "    for approximate in t.FORMULAS:\n"
     code += "        t.test_digits_where_the_result_is_small(dtype, approximate, 'cpu', 'auto')\n"
     code += "        t.test_far_from_zero(dtype, approximate, 'cpu', 'auto')\n"
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    for_instruction_set(isa, code)

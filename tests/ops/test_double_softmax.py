@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from ops.instruction_sets import for_instruction_set
 from ops.softmax_rows import (
     IMPLS,
     LENGTHS,
     WITHOUT_BINARY,
-    for_instruction_set,
     hard_columns,
     hard_rows,
     keeps_the_budget,

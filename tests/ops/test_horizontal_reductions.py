@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from ops.instruction_sets import for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -160,6 +158,4 @@ def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code += "        t.test_a_sum_that_cancels_costs_no_digits(n, name, 'cpu', 'auto')\n"
     code += "    for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):\n"
     code += "        t.test_amax_shares_its_gradient_among_ties(n, dtype, 'cpu', 'auto')\n"
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    for_instruction_set(isa, code)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
+from ops.instruction_sets import for_instruction_set
 from torch import Tensor
 from torch.library import opcheck
 
@@ -350,9 +348,7 @@ for n in (61, 1030):
     for dtype in t.SPEC.dtypes:
         t.test_what_a_bias_leaves_is_right(n, dtype, "cpu", "auto")
 """
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    for_instruction_set(isa, code)
 
 
 @pytest.mark.parametrize(("device", "impl"), IMPLS)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from ops.softmax_rows import WITHOUT_BINARY, for_instruction_set
+from ops.instruction_sets import for_instruction_set
+from ops.softmax_rows import WITHOUT_BINARY
 from torch import Tensor
 from torch.library import opcheck
 

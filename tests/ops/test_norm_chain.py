@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 from itertools import product
 
 import pytest
 import torch
+from ops.instruction_sets import for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -147,9 +145,7 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "from ops.test_norm_chain import test_a_sum_that_cancels_costs_no_digits as t\n"
     code += "for n in (2, 61, 1027): t(n, 'cpu', 'auto')"
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    for_instruction_set(isa, code)
 
 
 @pytest.mark.parametrize("first", [math.inf, -math.inf])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from ops.instruction_sets import for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -128,6 +126,4 @@ def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code += "    t.test_no_digit_is_lost_where_the_formula_cancels(dtype, 'cpu', 'auto')\n"
     code += "    t.test_large_angles(dtype, 'cpu', 'auto')\n"
     code += "    t.test_ties_go_to_each_side_of_max_by_half(dtype, 'cpu', 'auto')\n"
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    for_instruction_set(isa, code)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import re
 import shutil
 import subprocess
@@ -15,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from ops.instruction_sets import for_instruction_set, own
 from torch.library import opcheck
 
 import fuseline
@@ -585,35 +584,13 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 @pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
 def test_each_instruction_set_runs_and_is_right(isa: str) -> None:
-    if isa != "default" and isa not in _available_isas():
-        pytest.skip(f"this processor has no {isa}")
-    code = f"""
-import ctypes, torch
+    code = """
 from fuseline import table, testing
-from fuseline.core import native
-isa = native.status().handle.fuseline_cpu_isa
-isa.restype = ctypes.c_char_p
-assert isa().decode() == {isa!r}, isa()
-"""
-    if isa != _own_isa():  # of which test_all asks everything
-        code += """
 report = testing.check(table.load()["rms_norm"], ["cpu"], level="quick")
 assert report.ok, str(report)
 """
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
-
-
-def _own_isa() -> str:
-    """What this process runs, where no variable says otherwise."""
-    handle = native.status().handle
-    handle.fuseline_cpu_isa.restype = ctypes.c_char_p
-    return handle.fuseline_cpu_isa().decode()
-
-
-def _available_isas() -> set[str]:
-    capability = torch.backends.cpu.get_cpu_capability().lower()
-    return {"avx512": {"avx512", "avx2"}, "avx2": {"avx2"}}.get(capability.split("_")[0], set())
+    # Of the widest, which this process has, test_all.py asks everything.
+    for_instruction_set(isa, "" if isa == own() else code)
 
 
 def test_no_warning_on_an_ordinary_call() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
+from ops.instruction_sets import for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -73,12 +71,11 @@ def test_every_value_and_every_tie_is_rounded_to_the_nearest_even(device: str, i
 def test_each_instruction_set_rounds_alike(isa: str) -> None:
     code = """
 import sys, torch
+from ops.instruction_sets import for_instruction_set
 from ops.test_rms_norm_fp8 import test_every_value_and_every_tie_is_rounded_to_the_nearest_even as t
 t("cpu", "auto")
 """
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    environment = os.environ | {"FUSELINE_CPU_ISA": isa, "PYTHONPATH": folder}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+    for_instruction_set(isa, code)
 
 
 @pytest.mark.parametrize("device", DEVICES)

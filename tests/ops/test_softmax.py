@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from ops.instruction_sets import for_instruction_set
 from ops.softmax_rows import (
     IMPLS,
     LENGTHS,
     WITHOUT_BINARY,
     all_keep_the_budget,
-    for_instruction_set,
     hard_columns,
     hard_rows,
     keeps_the_budget,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ops.softmax_rows import IMPLS, WITHOUT_BINARY, for_instruction_set
+from ops.instruction_sets import for_instruction_set
+from ops.softmax_rows import IMPLS, WITHOUT_BINARY
 from torch.library import opcheck
 
 import fuseline
