@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
-import os
-import traceback
-from multiprocessing.connection import Connection
 
 import pytest
 import torch
+from ops.forks import in_a_fork
 
 from fuseline.core import native
 
@@ -28,32 +25,12 @@ def own() -> str:
 
 
 def for_instruction_set(isa: str, code: str) -> None:
-    """Run code in a process whose kernels are those of `isa`, or skip where there are none.
-
-    It comes of a server that has loaded torch, which takes two seconds, but not the kernels.
-    """
+    """Run code in a process whose kernels are those of `isa`, or skip where there are none."""
     if isa not in available():
         pytest.skip(f"this processor has no {isa}")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    reader, writer = context.Pipe(duplex=False)
-    process = context.Process(target=_run, args=(isa, code, writer))
-    process.start()
-    writer.close()
-    try:
-        error = reader.recv()
-    except EOFError:
-        error = "it ended"
-    process.join()
-    assert (process.exitcode, error) == (0, ""), f"exit code {process.exitcode}: {error}"
+    in_a_fork({"FUSELINE_CPU_ISA": isa}, __name__, "run_with", isa, code)
 
 
-def _run(isa: str, code: str, writer: Connection) -> None:
-    os.environ["FUSELINE_CPU_ISA"] = isa
-    try:
-        assert own() == isa
-        exec(code, {})  # noqa: S102 - the tests' own
-    except BaseException:
-        writer.send(traceback.format_exc())
-    else:
-        writer.send("")
+def run_with(isa: str, code: str) -> None:
+    assert own() == isa
+    exec(code, {})  # noqa: S102 - the tests' own

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import torch
 import triton
+from ops.forks import in_a_fork
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -68,8 +67,4 @@ def resources(compiled, folder):
 def run_in_interpreter(name):
     """A file of cases in a process of its own: TRITON_INTERPRET counts when triton is imported."""
     cases = Path(__file__).with_name(name)
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore::RuntimeWarning", str(cases)]
-    run = subprocess.run(
-        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]
+    in_a_fork({"TRITON_INTERPRET": "1"}, "ops.forks", "run_cases", str(cases))
