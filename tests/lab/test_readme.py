@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,11 +43,13 @@ def test_the_call_in_the_readme_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "op"), [("README.md", "silu"), ("docs/your-own-operator.md", "swiglu")]
 )
-def test_an_operator_of_your_own_passes_the_checker(page: str, op: str, tmp_path: Path) -> None:
+def test_an_operator_of_your_own_passes_the_checker(
+    page: str, op: str, tmp_path: Path, lab_here: Any
+) -> None:
     (spec,) = (code for code in examples(page) if "OpSpec" in code)
-    (tmp_path / "my_ops.py").write_text(spec)
-    command = [sys.executable, "-m", "fuselab", "check", "my_ops.py", "--device", "cpu"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    file = tmp_path / "my_ops.py"
+    file.write_text(spec)
+    done = lab_here("check", str(file), "--device", "cpu")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(rf"{op} +mine +\d+ checks ok$", done.stdout, re.MULTILINE), done.stdout
 
