@@ -167,6 +167,28 @@ def test_fp64_is_held_against_longdouble():
     assert 0.0 < figures.max_ulp < 8.0
 
 
+def test_where_fp64_differs_from_a_large_reference_longdouble_says_who_errs(monkeypatch):
+    monkeypatch.setattr(accuracy, "LONGDOUBLE_ELEMENTS", 0)
+    inputs, _ = sample(F64)
+    right = inputs["x"].clone()
+    asked = []
+
+    def reference(x):
+        return torch.where(torch.arange(6)[:, None] == 2, x * (1 + 1e-13), x)  # errs in one row
+
+    def longdouble(direction, dy, x):
+        asked.append(len(x))
+        return (x,)
+
+    spec = replace(IDENTITY, reference=reference, longdouble=longdouble, row_inputs=("x",))
+    wrong = right.clone()
+    wrong[4] *= 1 + 1e-12
+    inputs = {"x": right}
+    assert errors(spec, inputs, "fwd", {"out0": right})["out0"].max_ulp == 0
+    assert errors(spec, inputs, "fwd", {"out0": wrong})["out0"].max_ulp > 1000
+    assert asked == [1, 2]
+
+
 def test_run_gives_gradients_of_present_floating_inputs_only():
     inputs, generator = sample(F32)
     spec = replace(SPEC, differentiable=("x", "weight", "eps"))

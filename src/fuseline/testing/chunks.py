@@ -25,6 +25,22 @@ class Part:
     whole: bool
 
 
+def some_rows(spec: OpSpec, part: Part, rows: Tensor) -> Inputs:
+    """Return the inputs with these rows alone, of a part whose rows have one dimension."""
+    return {n: t[rows] if n in spec.row_inputs else t for n, t in part.inputs.items()}
+
+
+def has_rows(spec: OpSpec, part: Part) -> bool:
+    """Say whether all inputs with rows have these along one leading dimension, as results do."""
+    rowed = [t for n in spec.row_inputs if isinstance(t := part.inputs.get(n), Tensor)]
+    tensors = [*rowed, *(t for found in part.results for t in found.values())]
+    return (
+        bool(rowed)
+        and all(t.dim() == spec.row_ndim + 1 for t in rowed)
+        and len({t.shape[:1] for t in tensors}) == 1
+    )
+
+
 def chunks(
     spec: OpSpec,
     inputs: Inputs,
