@@ -19,6 +19,20 @@ OPS = sorted(p for p in (LIBRARY / "ops").iterdir() if (p / "__init__.py").exist
 SOURCES = [p for package in (LIBRARY, LAB) for p in sorted(package.rglob("*"))]
 PYTHON = [p for p in SOURCES if p.suffix == ".py"]
 NATIVE = [p for p in SOURCES if p.suffix in (".cpp", ".cu", ".h", ".cuh")]
+HEADERS = LIBRARY / "primitives" / "include" / "fuseline"
+# The folders of HEADERS, bottom to top, and which others each includes; a new folder must be named
+# here. The norms and their backward are one layer: the kernels of both are instantiated together.
+FOLDERS = {
+    ".": set(),
+    "cpu/vectors": set(),
+    "cpu": {".", "cpu/vectors"},
+    "cuda": set(),
+    "cuda/rows": {"cuda"},
+    "cuda/launch": {"cuda", "cuda/rows"},
+    "cuda/columns": {"cuda", "cuda/rows", "cuda/launch"},
+    "cuda/norm/backward": {"cuda", "cuda/columns", "cuda/norm"},
+    "cuda/norm": {"cuda", "cuda/rows", "cuda/launch", "cuda/norm/backward"},
+}
 
 
 def _names(paths: list[Path]) -> list[str]:
@@ -38,6 +52,37 @@ def test_folders_exports_and_table_name_the_same_operators() -> None:
     assert [p.name for p in OPS] == sorted(ops.__all__) == list(table.load())
 
 
+def test_folders_of_primitives_stay_small() -> None:
+    files = [p.parent for p in PYTHON + NATIVE if p.is_relative_to(LIBRARY / "primitives")]
+    assert {str(p.relative_to(LIBRARY)) for p in files if files.count(p) > 12} == set()
+
+
+def _includes(path: Path) -> list[str]:
+    return re.findall(r'#include\s+[<"]([^>"]+)[>"]', path.read_text())
+
+
+def _folders(path: Path) -> set[str]:
+    """Return the folders of HEADERS that a file includes headers of."""
+    found = {HEADERS.parent / include for include in _includes(path)}
+    return {str(p.parent.relative_to(HEADERS)) for p in found if p.exists()}
+
+
+def test_headers_include_those_of_folders_below() -> None:
+    found: dict[str, set[str]] = {}
+    for path in NATIVE:
+        if path.is_relative_to(HEADERS):
+            folder = str(path.parent.relative_to(HEADERS))
+            found[folder] = found.get(folder, set()) | _folders(path) - {folder}
+    assert found == FOLDERS
+
+
+@pytest.mark.parametrize("path", NATIVE, ids=_names(NATIVE))
+def test_host_code_and_device_code_have_headers_of_their_own(path: Path) -> None:
+    other = "cpu" if path.suffix in (".cu", ".cuh") else "cuda"
+    if not path.is_relative_to(HEADERS):
+        assert [f for f in _folders(path) if f.startswith(other)] == []
+
+
 @pytest.mark.parametrize("path", NATIVE, ids=_names(NATIVE))
 def test_native_code_includes_only_stable_headers(path: Path) -> None:
     allowed = re.compile(
@@ -45,7 +90,7 @@ def test_native_code_includes_only_stable_headers(path: Path) -> None:
         # No part of the binary, compiled where it is used: fuseline/jax/handlers.cpp.
         r"|kernels\.h|xla/ffi/|build_info\.h|cuda|cooperative_groups\.h|sys/mman\.h|dlfcn\.h|immintrin\.h|[a-z_]+$|c[a-z]+$"
     )
-    for include in re.findall(r'#include\s+[<"]([^>"]+)[>"]', path.read_text()):
+    for include in _includes(path):
         assert allowed.match(include), include
 
 

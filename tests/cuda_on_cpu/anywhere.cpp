@@ -1,8 +1,8 @@
 // Operators of row_cuda.cuh on rows that begin anywhere, chosen and launched as on a GPU.
 #include "emulator.h"
-#include "fuseline/rms_cuda_rows.cuh"
-#include "fuseline/row_launch.cuh"
-#include "fuseline/softmax_cuda.cuh"
+#include "fuseline/cuda/launch/row_launch.cuh"
+#include "fuseline/cuda/norm/rms_cuda_rows.cuh"
+#include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "impl_cuda_rows.cuh"
 #include "ops/norm_chain/impl_cuda_rows.cuh"
 

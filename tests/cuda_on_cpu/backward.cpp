@@ -1,6 +1,6 @@
 // The backward of layer_norm and of the root-mean-square norm, chosen and launched as on a GPU.
 #include "emulator.h"
-#include "fuseline/rms_cuda_launch_bwd.cuh"
+#include "fuseline/cuda/norm/backward/rms_cuda_launch_bwd.cuh"
 
 using fuseline::Stat;
 using namespace fuseline::rms;

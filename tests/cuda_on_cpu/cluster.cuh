@@ -1,8 +1,8 @@
-// Stands in for fuseline/cluster.cuh: clusters of one block, which does what it does of a row that
-// it holds alone, or with BLOCKS_AT_ONCE of several.
+// Stands in for fuseline/cuda/cluster.cuh: clusters of one block, which does what it does of a row
+// that it holds alone, or with BLOCKS_AT_ONCE of several.
 #pragma once
 
-#include "fuseline/async.cuh"
+#include "fuseline/cuda/async.cuh"
 
 #define FUSELINE_CLUSTERS 1
 

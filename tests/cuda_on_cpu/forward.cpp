@@ -1,6 +1,6 @@
 // layer_norm's forward, chosen and launched as on a GPU.
 #include "emulator.h"
-#include "fuseline/row_launch.cuh"
+#include "fuseline/cuda/launch/row_launch.cuh"
 #include "impl_cuda_rows.cuh"
 
 namespace {

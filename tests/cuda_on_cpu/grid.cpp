@@ -1,8 +1,8 @@
 // Rows that several blocks share, by clusters and by grids: blocks are threads here.
 #define BLOCKS_AT_ONCE
 #include "emulator.h"
-#include "fuseline/row_launch.cuh"
-#include "fuseline/softmax_cuda.cuh"
+#include "fuseline/cuda/launch/row_launch.cuh"
+#include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "impl_cuda_rows.cuh"
 #include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
 #include "ops/norm_chain/impl_cuda_rows.cuh"

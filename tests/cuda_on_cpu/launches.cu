@@ -1,7 +1,7 @@
 // Launches of the backward as nvcc compiles them for the host, without a GPU: each is to return an
 // error. In a device function that the host calls from a generic lambda the process ends instead,
 // which nvcc does not say.
-#include "fuseline/rms_cuda_launch.cuh"
+#include "fuseline/cuda/norm/rms_cuda_launch.cuh"
 
 using namespace fuseline::rms;
 

@@ -1,6 +1,6 @@
 // norm_chain, forward and backward, chosen and launched as on a GPU.
 #include "emulator.h"
-#include "fuseline/row_launch.cuh"
+#include "fuseline/cuda/launch/row_launch.cuh"
 #include "ops/norm_chain/impl_cuda_rows.cuh"
 
 using namespace fuseline;

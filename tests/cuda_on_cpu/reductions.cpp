@@ -1,7 +1,7 @@
 // The horizontal reductions, chosen and launched as on a GPU: rows, and columns with their
 // gradients.
 #include "emulator.h"
-#include "fuseline/column_launch.cuh"
+#include "fuseline/cuda/columns/column_launch.cuh"
 #include "ops/horizontal_reduction_pointwise/impl_cuda_rows.cuh"
 #include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
 

@@ -1,7 +1,7 @@
 // The forward of the root-mean-square norm, of x or of x + residual, chosen and launched as on a
 // GPU. Its backward is in backward.cpp.
 #include "emulator.h"
-#include "fuseline/rms_cuda_launch_fwd.cuh"
+#include "fuseline/cuda/norm/rms_cuda_launch_fwd.cuh"
 
 using namespace fuseline::rms;
 

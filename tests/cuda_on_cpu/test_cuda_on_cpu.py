@@ -59,9 +59,10 @@ def for_a_cpu(text: str) -> str:
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cuda_on_cpu")
-    (folder / "fuseline").mkdir()
-    for path in HEADERS.glob("*.*h"):
-        (folder / "fuseline" / path.name).write_text(for_a_cpu(path.read_text()))
+    for path in HEADERS.rglob("*.*h"):
+        copy = folder / "fuseline" / path.relative_to(HEADERS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(for_a_cpu(path.read_text()))
     for name in (
         "bias_gelu", "horizontal_reduction_pointwise", "horizontal_reduction_reduction",
         "norm_chain", "pointwise_chain",
@@ -70,7 +71,8 @@ def build(tmp_path_factory):
         for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
             (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
     for name in ("async_packs.cuh", "cluster.cuh", "grid.cuh"):
-        shutil.copy(HERE / name, folder / "fuseline")
+        assert (folder / "fuseline/cuda" / name).exists()  # what it stands in for
+        shutil.copy(HERE / name, folder / "fuseline/cuda")
     operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
     include = [f"-I{p}" for p in (folder, HERE, *operators)]
 

@@ -1,7 +1,7 @@
 // The functions of vector_math.h over arrays, for test_vector_math.py.
-#include "fuseline/vector_math.h"
+#include "fuseline/cpu/vectors/vector_math.h"
 
-#include "fuseline/row_sums.h"
+#include "fuseline/cpu/row_sums.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 // instructions than the processor has.
 #pragma once
 
-#include "fuseline/row_sums.h"
+#include "fuseline/cpu/row_sums.h"
 #include "impl_cpu_philox.h"
 #include "impl_cpu_transpose.h"
 

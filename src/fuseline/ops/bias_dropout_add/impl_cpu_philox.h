@@ -2,7 +2,7 @@
 // element i of a tensor has number i % 4 of counter i / 4, as Triton's randint4x(seed, i / 4).
 #pragma once
 
-#include "fuseline/lanes.h"
+#include "fuseline/cpu/vectors/lanes.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::bias_dropout_add {

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "fuseline/lanes.h"
+#include "fuseline/cpu/vectors/lanes.h"
 
 namespace fuseline::bias_dropout_add {
 namespace {

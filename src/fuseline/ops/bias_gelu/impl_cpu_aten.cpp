@@ -2,7 +2,7 @@
 // docs/decisions/0005-the-fusion-suite.md says why the other stays ATen's.
 #include "fuseline/core/cpp/aten.h"
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/rows_cpu.h"
+#include "fuseline/cpu/rows_cpu.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::bias_gelu {

@@ -2,7 +2,7 @@
 // the instruction set the including file is built for; everything is in an unnamed namespace.
 #pragma once
 
-#include "fuseline/vector_math.h"
+#include "fuseline/cpu/vectors/vector_math.h"
 
 namespace fuseline::bias_gelu {
 namespace {

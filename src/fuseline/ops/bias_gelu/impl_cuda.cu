@@ -1,7 +1,7 @@
 // The CUDA kernels of the bias_gelu operators.
 #include <tuple>
 
-#include "fuseline/cuda_rows.h"
+#include "fuseline/cuda/launch/cuda_rows.h"
 #include "impl_args.h"
 #include "impl_cuda_launch.cuh"
 

@@ -3,7 +3,7 @@
 // fp32 and fp64 it has two parts. Exponents are in base 2, which is the hardware's.
 #pragma once
 
-#include "fuseline/packs.cuh"
+#include "fuseline/cuda/packs.cuh"
 #include "impl_formula.h"
 
 namespace fuseline::bias_gelu {

@@ -2,7 +2,7 @@
 // depends on the shape and on the number of multiprocessors.
 #pragma once
 
-#include "fuseline/column_sums.cuh"
+#include "fuseline/cuda/columns/column_sums.cuh"
 #include "impl_cuda_kernels.cuh"
 
 namespace fuseline::bias_gelu {

@@ -2,7 +2,7 @@
 #include <tuple>
 
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/softmax_cpu.h"
+#include "fuseline/cpu/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
 

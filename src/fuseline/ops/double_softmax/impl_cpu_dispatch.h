@@ -2,7 +2,7 @@
 // instruction set's translation unit includes it.
 #pragma once
 
-#include "fuseline/softmax_rows.h"
+#include "fuseline/cpu/softmax_rows.h"
 
 namespace fuseline::double_softmax {
 

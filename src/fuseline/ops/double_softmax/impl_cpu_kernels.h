@@ -3,7 +3,7 @@
 // carry wider instructions than the processor has.
 #pragma once
 
-#include "fuseline/softmax_columns_kernels.h"
+#include "fuseline/cpu/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::double_softmax {

@@ -1,8 +1,8 @@
 // The CUDA kernels of the double_softmax operators.
 #include <tuple>
 
-#include "fuseline/column_tensors.cuh"
-#include "fuseline/softmax_cuda.cuh"
+#include "fuseline/cuda/columns/column_tensors.cuh"
+#include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "impl_args.h"
 
 namespace fuseline::double_softmax {

@@ -1,7 +1,7 @@
 // The CUDA kernels of the horizontal_reduction_pointwise operators.
 #include <tuple>
 
-#include "fuseline/column_tensors.cuh"
+#include "fuseline/cuda/columns/column_tensors.cuh"
 #include "impl_args.h"
 #include "impl_cuda_rows.cuh"
 

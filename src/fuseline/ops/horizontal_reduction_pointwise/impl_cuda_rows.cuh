@@ -1,9 +1,9 @@
 // Sum and cosine, and their gradient, for the kernels of row_cuda.cuh.
 #pragma once
 
-#include "fuseline/row_cuda.cuh"
-#include "fuseline/row_sums.cuh"
-#include "fuseline/trig.cuh"
+#include "fuseline/cuda/rows/row_cuda.cuh"
+#include "fuseline/cuda/rows/row_sums.cuh"
+#include "fuseline/cuda/trig.cuh"
 
 namespace fuseline::horizontal_reduction_pointwise {
 

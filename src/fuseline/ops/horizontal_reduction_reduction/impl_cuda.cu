@@ -2,7 +2,7 @@
 #include <optional>
 #include <tuple>
 
-#include "fuseline/column_tensors.cuh"
+#include "fuseline/cuda/columns/column_tensors.cuh"
 #include "impl_args.h"
 #include "impl_cuda_rows.cuh"
 

@@ -1,8 +1,8 @@
 // Sum and largest element, and their gradient, for the kernels of row_cuda.cuh.
 #pragma once
 
-#include "fuseline/row_cuda.cuh"
-#include "fuseline/row_sums.cuh"
+#include "fuseline/cuda/rows/row_cuda.cuh"
+#include "fuseline/cuda/rows/row_sums.cuh"
 
 namespace fuseline::horizontal_reduction_reduction {
 

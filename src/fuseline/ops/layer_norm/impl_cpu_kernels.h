@@ -3,7 +3,7 @@
 // linker merges could carry wider instructions than the processor has.
 #pragma once
 
-#include "fuseline/row_sums.h"
+#include "fuseline/cpu/row_sums.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::layer_norm {

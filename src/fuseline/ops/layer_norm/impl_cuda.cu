@@ -1,7 +1,7 @@
 // The CUDA kernels of the layer_norm operators: the forward, and all of them registered.
 #include <tuple>
 
-#include "fuseline/row_tensors.cuh"
+#include "fuseline/cuda/launch/row_tensors.cuh"
 #include "impl_args.h"
 #include "impl_aten.h"
 #include "impl_cuda_bwd.h"

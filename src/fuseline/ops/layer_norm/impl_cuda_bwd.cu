@@ -1,5 +1,5 @@
 // layer_norm's backward: the root-mean-square norm's kernels, centred.
-#include "fuseline/rms_cuda.h"
+#include "fuseline/cuda/norm/rms_cuda.h"
 #include "impl_cuda_bwd.h"
 
 namespace fuseline::layer_norm {

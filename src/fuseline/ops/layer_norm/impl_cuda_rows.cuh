@@ -3,8 +3,8 @@
 // are all off the same way, and where x is near the mean nothing else is left.
 #pragma once
 
-#include "fuseline/row_parameter.cuh"
-#include "fuseline/row_sums.cuh"
+#include "fuseline/cuda/rows/row_parameter.cuh"
+#include "fuseline/cuda/rows/row_sums.cuh"
 
 namespace fuseline::layer_norm {
 

@@ -1,7 +1,7 @@
 // The CPU kernels of the log_softmax operators.
 #include "fuseline/core/cpp/isa.h"
+#include "fuseline/cpu/softmax_cpu.h"
 #include "fuseline/softmax_aten.h"
-#include "fuseline/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
 

@@ -1,6 +1,6 @@
 // The CPU kernels of the masked_softmax operators.
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/rows_cpu.h"
+#include "fuseline/cpu/rows_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
 

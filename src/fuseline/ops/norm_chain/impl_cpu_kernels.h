@@ -5,7 +5,7 @@
 
 #include <cfloat>
 
-#include "fuseline/row_sums.h"
+#include "fuseline/cpu/row_sums.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::norm_chain {

@@ -1,7 +1,7 @@
 // The CUDA kernels of the norm_chain operators.
 #include <tuple>
 
-#include "fuseline/row_tensors.cuh"
+#include "fuseline/cuda/launch/row_tensors.cuh"
 #include "impl_args.h"
 #include "impl_cuda_rows.cuh"
 

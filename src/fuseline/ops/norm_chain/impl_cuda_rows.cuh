@@ -4,8 +4,8 @@
 
 #include <cfloat>
 
-#include "fuseline/row_cuda.cuh"
-#include "fuseline/row_sums.cuh"
+#include "fuseline/cuda/rows/row_cuda.cuh"
+#include "fuseline/cuda/rows/row_sums.cuh"
 
 namespace fuseline::norm_chain {
 

@@ -3,8 +3,8 @@
 // than the processor has.
 #pragma once
 
-#include "fuseline/row_sums.h"
-#include "fuseline/vector_math.h"
+#include "fuseline/cpu/row_sums.h"
+#include "fuseline/cpu/vectors/vector_math.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::pointwise_chain {

@@ -1,5 +1,5 @@
 // The CUDA kernels of the pointwise_chain operators.
-#include "fuseline/cuda_rows.h"
+#include "fuseline/cuda/launch/cuda_rows.h"
 #include "impl_args.h"
 #include "impl_cuda_kernels.cuh"
 

@@ -1,8 +1,8 @@
 // The kernels of the pointwise chain: a block owns neighbouring elements, each thread some packs.
 #pragma once
 
-#include "fuseline/blocks.cuh"
-#include "fuseline/trig.cuh"
+#include "fuseline/cuda/blocks.cuh"
+#include "fuseline/cuda/trig.cuh"
 
 namespace fuseline::pointwise_chain {
 

@@ -1,5 +1,5 @@
 // The CUDA kernels of the four rms_norm operators.
-#include "fuseline/rms_cuda.h"
+#include "fuseline/cuda/norm/rms_cuda.h"
 #include "impl_args.h"
 #include "impl_aten.h"
 

@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "fuseline/core/cpp/isa.h"
+#include "fuseline/cpu/rows_cpu.h"
 #include "fuseline/jax/kernels.h"
-#include "fuseline/rows_cpu.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::rms_norm {

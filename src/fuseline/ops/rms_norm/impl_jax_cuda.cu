@@ -1,8 +1,8 @@
 // What fuseline.jax calls on a GPU, by name, through the handlers that it compiles against jaxlib.
-#include "fuseline/cuda_rows.h"
+#include "fuseline/cuda/launch/cuda_rows.h"
+#include "fuseline/cuda/norm/rms_cuda_launch.h"
 #include "fuseline/element.h"
 #include "fuseline/jax/kernels.h"
-#include "fuseline/rms_cuda_launch.h"
 
 namespace fuseline::rms_norm {
 namespace {

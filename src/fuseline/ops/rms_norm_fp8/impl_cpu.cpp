@@ -1,6 +1,6 @@
 // The CPU kernel of the two rms_norm_fp8 operators.
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/rms_cpu.h"
+#include "fuseline/cpu/rms_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
 

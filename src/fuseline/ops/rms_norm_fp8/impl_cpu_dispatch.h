@@ -2,7 +2,7 @@
 // instruction set's translation unit includes it.
 #pragma once
 
-#include "fuseline/rms_rows.h"
+#include "fuseline/cpu/rms_rows.h"
 
 namespace fuseline::rms_norm_fp8 {
 

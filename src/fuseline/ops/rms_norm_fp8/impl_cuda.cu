@@ -1,5 +1,5 @@
 // The CUDA kernel of the two rms_norm_fp8 operators.
-#include "fuseline/rms_cuda.h"
+#include "fuseline/cuda/norm/rms_cuda.h"
 #include "impl_args.h"
 
 namespace fuseline::rms_norm_fp8 {

@@ -1,7 +1,7 @@
 // The CUDA kernels of the softmax operators.
-#include "fuseline/column_tensors.cuh"
+#include "fuseline/cuda/columns/column_tensors.cuh"
+#include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "fuseline/softmax_aten.h"
-#include "fuseline/softmax_cuda.cuh"
 #include "impl_args.h"
 
 namespace fuseline::softmax {

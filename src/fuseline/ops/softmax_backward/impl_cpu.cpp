@@ -1,6 +1,6 @@
 // The CPU kernels of the softmax_backward operators.
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/softmax_cpu.h"
+#include "fuseline/cpu/softmax_cpu.h"
 #include "impl_args.h"
 #include "impl_cpu_dispatch.h"
 

@@ -3,7 +3,7 @@
 // unit includes it.
 #pragma once
 
-#include "fuseline/softmax_rows.h"
+#include "fuseline/cpu/softmax_rows.h"
 
 namespace fuseline::softmax_backward {
 

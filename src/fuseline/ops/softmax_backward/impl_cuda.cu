@@ -1,6 +1,6 @@
 // The CUDA kernels of the softmax_backward operators.
-#include "fuseline/column_tensors.cuh"
-#include "fuseline/softmax_cuda.cuh"
+#include "fuseline/cuda/columns/column_tensors.cuh"
+#include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "impl_args.h"
 #include "impl_cuda_rows.cuh"
 

@@ -1,7 +1,7 @@
 // The gradients of softmax_backward, for the kernels of row_cuda.cuh and column_cuda.cuh.
 #pragma once
 
-#include "fuseline/row_cuda.cuh"
+#include "fuseline/cuda/rows/row_cuda.cuh"
 
 namespace fuseline::softmax_backward {
 

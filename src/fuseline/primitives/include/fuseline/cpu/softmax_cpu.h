@@ -1,0 +1,63 @@
+// Softmaxes on the CPU around the row kernels: outputs, dtypes and threads.
+#pragma once
+
+#include "fuseline/core/cpp/norm_args.h"
+#include "fuseline/cpu/rows_cpu.h"
+#include "fuseline/cpu/softmax_rows.h"
+
+namespace fuseline::softmax {
+
+// An exponential takes a thread about as long as so many of the elements that `parallel` counts.
+constexpr int64_t kExponential = 4;
+
+// kernel(first, last) over the rows or blocks of columns of a view, whose elements take a thread so
+// many of those that `parallel` counts.
+template <class F>
+void each(const Columns& view, int64_t cost, const F& kernel) {
+  const int64_t blocks = std::max<int64_t>(1, view.inner / kColumns);
+  parallel(view.outer * blocks, cost * view.n * (view.inner / blocks), kernel);
+}
+
+// Makes y and fills `stats`, if the pointer is not null.
+inline Tensor forward(const Kernels& kernels, const Tensor& x, int64_t dim,
+                      const Tensor* stats = nullptr) {
+  Tensor y = allocate_like(x);
+  const Columns in = columns_of(x, dim);
+  if (in.inner == 0 || (in.n == 0 && !stats)) return y;  // any number of empty rows
+  const ForwardArgs args{in.data(),
+                         y.mutable_data_ptr(),
+                         stats ? stats->mutable_data_ptr() : nullptr,
+                         in.n,
+                         in.inner,
+                         in.stride,
+                         in.step};
+  const int element = static_cast<int>(element_of(x));
+  const auto kernel = in.inner == 1 ? kernels.rows[element] : kernels.columns[element];
+  each(in, kExponential, [&](int64_t first, int64_t last) { kernel(args, first, last); });
+  return y;
+}
+
+// Makes dx; `saved` is y or, where there are stats, x. `cost` is that of an element.
+inline Tensor gradient(const Kernels& kernels, int64_t cost, const Tensor& dy, const Tensor& saved,
+                       int64_t dim, const Tensor* stats = nullptr) {
+  Tensor dx = allocate_like(saved);
+  const Columns dys = columns_of(dy, dim), in = columns_of(saved, dim);
+  if (in.inner == 0) return dx;
+  const GradientArgs args{dys.data(),
+                          in.data(),
+                          stats ? stats->const_data_ptr() : nullptr,
+                          dx.mutable_data_ptr(),
+                          in.n,
+                          in.inner,
+                          dys.stride,
+                          dys.step,
+                          in.stride,
+                          in.step};
+  const int element = static_cast<int>(element_of(saved));
+  const auto kernel =
+      in.inner == 1 ? kernels.rows_gradient[element] : kernels.columns_gradient[element];
+  each(in, cost, [&](int64_t first, int64_t last) { kernel(args, first, last); });
+  return dx;
+}
+
+}  // namespace fuseline::softmax

@@ -1,0 +1,209 @@
+// Kernels of the operators of row_cuda.cuh whose rows are columns: of [outer, n, inner], where a
+// row's n elements lie apart and its neighbours' side by side. Lanes take neighbouring columns, VEC
+// each, and a block's other threads go down them.
+#pragma once
+
+#include "fuseline/cuda/rows/row_cuda.cuh"
+
+namespace fuseline::rows {
+
+// Element k of column c of an input lies at c / inner * stride + c % inner + k * step. `rows` are
+// all columns.
+template <typename T, int INPUTS, int OUTPUTS>
+struct ColumnArgs : Args<T, INPUTS, OutputPointers<T, OUTPUTS>> {
+  int64_t step[INPUTS];
+  int64_t inner;
+};
+template <typename Op>
+using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
+
+// Parts that the threads of a block leave for each other at most.
+constexpr int kColumnParts = 1024;
+
+// Where a thread is: `width` threads of VEC columns side by side, `depth` down them.
+template <typename Op, int VEC>
+struct ColumnThread {
+  using T = typename Op::T;
+  int width, depth, lane, down;
+  bool active;
+  int64_t column;
+  const T* in[Op::INPUTS];
+  OutputPointers<T, Op::OUTPUTS> out;
+
+  __device__ __forceinline__ ColumnThread(const ColumnArgsOf<Op>& a, int width)
+      : width(width),
+        depth(blockDim.x / width),
+        lane(threadIdx.x % width),
+        down(threadIdx.x / width),
+        column((static_cast<int64_t>(blockIdx.x) * width + lane) * VEC) {
+    active = column < a.rows;
+    const int64_t slice = active ? column / a.inner : 0;
+    const int64_t inside = active ? column - slice * a.inner : 0;
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) {
+      in[k] = retained(a.in[k] + slice * a.stride[k] + inside + down * a.step[k]);
+    }
+    if constexpr (Op::OUTPUTS > 0) out = a.out.at((slice * a.n + down) * a.inner + inside);
+  }
+
+  // ITEMS elements of each column, `depth` apart from row `first` of this thread's on.
+  template <int ITEMS, typename There>
+  __device__ __forceinline__ void load(const ColumnArgsOf<Op>& a, int64_t first,
+                                       Packs<Op, 1> (&held)[VEC][ITEMS], const There& there) const {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) held[v][i] = Packs<Op, 1>::none();
+      if (!there(i)) continue;
+#pragma unroll
+      for (int k = 0; k < Op::INPUTS; ++k) {
+        const auto values = unpack<typename Op::S>(
+            fuseline::load<T, VEC>(in[k] + (first + static_cast<int64_t>(i) * depth) * a.step[k]));
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) held[v][i].v[k].v[0] = values.v[v];
+      }
+    }
+  }
+
+  template <int ITEMS, typename There>
+  __device__ __forceinline__ void write(const Op& op, const ColumnArgsOf<Op>& a, int64_t first,
+                                        const typename Op::Row (&rows)[VEC],
+                                        const Packs<Op, 1> (&held)[VEC][ITEMS],
+                                        const There& there) const {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      if (!there(i)) continue;
+      Outputs<typename Op::S, VEC, Op::OUTPUTS> y;
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        const auto one = op.out(rows[v], held[v][i], NoOperands{});
+#pragma unroll
+        for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
+      }
+      store_outputs<VEC>(out, (first + static_cast<int64_t>(i) * depth) * a.inner, y);
+    }
+  }
+
+  __device__ __forceinline__ void begin(const Op& op, const ColumnArgsOf<Op>& a,
+                                        typename Op::Row (&rows)[VEC]) const {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) rows[v] = op.begin(a, active ? column + v : 0);
+  }
+  __device__ __forceinline__ void finish(const Op& op, const typename Op::Row (&rows)[VEC]) const {
+    if (!active || down != 0) return;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) op.finish(rows[v], column + v);
+  }
+};
+
+// The parts of all threads of each column, together, in each of them, in an order that depends on
+// the block's shape alone: first of a warp's lanes, then of its warps.
+template <int ROUND, int VEC, typename Part, typename ColumnThread>
+__device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const ColumnThread& at) {
+  __shared__ Part scratch[kColumnParts];  // of this round
+  const int in_warp = at.width < kWarp ? kWarp / at.width : 1, groups = at.depth / in_warp;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) parts[v] = over_lanes(parts[v], in_warp, at.width);
+  if (groups == 1) return;
+  const int columns = at.width * VEC;
+  if (at.down % in_warp == 0) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      scratch[at.down / in_warp * columns + at.lane * VEC + v] = parts[v];
+    }
+  }
+  __syncthreads();
+  // As many neighbouring lanes take a column's parts, and the first leaves them where its own was.
+  for (int first = 0; first < columns * groups; first += blockDim.x) {
+    const int i = first + threadIdx.x, column = i / groups, group = i % groups;
+    const bool there = column < columns;
+    const Part all = over_lanes(there ? scratch[group * columns + column] : Part::none(), groups);
+    if (there && group == 0) scratch[column] = all;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) parts[v] = scratch[at.lane * VEC + v];
+}
+
+// The sums over columns of which a thread holds ITEMS elements each.
+template <int ROUND, typename Op, int VEC, int ITEMS, typename There>
+__device__ __forceinline__ void column_rounds(const Op& op, const ColumnThread<Op, VEC>& at,
+                                              typename Op::Row (&rows)[VEC],
+                                              Packs<Op, 1> (&held)[VEC][ITEMS], int64_t n,
+                                              const There& there) {
+  if constexpr (ROUND < Op::ROUNDS) {
+    typename Op::template Part<ROUND> parts[VEC];
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) parts[v] = op.template sum<ROUND>(rows[v], held[v], there);
+    whole_columns<ROUND>(parts, at);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) op.template end<ROUND>(rows[v], parts[v], n);
+    column_rounds<ROUND + 1>(op, at, rows, held, n, there);
+  }
+}
+
+// Reads each column once. Needs n <= depth * ITEMS.
+template <typename Op, int VEC, int ITEMS>
+__global__ void __launch_bounds__(kMaxBlock)
+    column_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
+                  int width) {
+  const ColumnThread<Op, VEC> at(a, width);
+  const int count = (at.active ? static_cast<int>(a.n) : 0) - at.down;  // from this thread's on
+  const auto there = [&](int i, int = 0) { return i * at.depth < count; };
+  typename Op::Row rows[VEC];
+  at.begin(op, a, rows);
+  Packs<Op, 1> held[VEC][ITEMS];
+  at.template load<ITEMS>(a, 0, held, there);
+  column_rounds<0>(op, at, rows, held, a.n, there);
+  at.finish(op, rows);
+  if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, 0, rows, held, there);
+}
+
+// The same of columns that are read again for each sum and for the output, ITEMS elements at once.
+template <int ROUND, int ITEMS, typename Op, int VEC>
+__device__ __forceinline__ void column_rounds_again(const Op& op, const ColumnArgsOf<Op>& a,
+                                                    const ColumnThread<Op, VEC>& at,
+                                                    typename Op::Row (&rows)[VEC], int64_t count) {
+  if constexpr (ROUND < Op::ROUNDS) {
+    typename Op::template Part<ROUND> parts[VEC];
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) parts[v] = Op::template Part<ROUND>::none();
+    const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
+    for (int64_t first = 0; first < count; first += step) {
+      const auto there = [&](int i, int = 0) { return first + i * at.depth < count; };
+      Packs<Op, 1> held[VEC][ITEMS];
+      at.template load<ITEMS>(a, first, held, there);
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        parts[v] = plus(parts[v], op.template sum<ROUND>(rows[v], held[v], there));
+      }
+    }
+    whole_columns<ROUND>(parts, at);
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) op.template end<ROUND>(rows[v], parts[v], a.n);
+    column_rounds_again<ROUND + 1, ITEMS>(op, a, at, rows, count);
+  }
+}
+
+// Columns of any length.
+template <typename Op, int VEC, int ITEMS, int THREADS>
+__global__ void __launch_bounds__(THREADS)
+    column_again_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
+                        int width) {
+  const ColumnThread<Op, VEC> at(a, width);
+  const int64_t count = (at.active ? a.n : 0) - at.down;
+  typename Op::Row rows[VEC];
+  at.begin(op, a, rows);
+  column_rounds_again<0, ITEMS>(op, a, at, rows, count);
+  at.finish(op, rows);
+  if constexpr (Op::OUTPUTS == 0) return;
+  const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
+  for (int64_t first = 0; first < count; first += step) {
+    const auto there = [&](int i, int = 0) { return first + i * at.depth < count; };
+    Packs<Op, 1> held[VEC][ITEMS];
+    at.template load<ITEMS>(a, first, held, there);
+    if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, first, rows, held, there);
+  }
+}
+
+}  // namespace fuseline::rows

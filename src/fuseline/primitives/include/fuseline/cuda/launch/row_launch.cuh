@@ -1,0 +1,325 @@
+// Chooses kernel and block for operators of row_cuda.cuh by row length and alignment only, so that
+// a row's result does not depend on the batch: that decides no more than when something is loaded.
+#pragma once
+
+#include "fuseline/cuda/launch/row_launch_long.cuh"
+#include "fuseline/cuda/rows/row_short.cuh"
+#include "fuseline/cuda/rows/row_stream.cuh"
+
+namespace fuseline::rows {
+namespace {
+
+// How rows are held, by what docs/decisions/logs/0005-fusion-measurements.md measured. Where
+// instructions rather than memory are the limit a thread holds many elements: what it does once a
+// row weighs less.
+template <typename Op>
+struct Plan {
+  static constexpr bool HALF = sizeof(typename Op::T) == 2, TWO = Op::INPUTS > 1;
+  static constexpr bool HEAVY = Op::ROUNDS > 1;
+  // Elements of each input that a thread holds: of a row that is a warp's or less, a block's, a
+  // cluster's.
+  static constexpr int FEW = HEAVY ? (HALF && !TWO ? 32 : 16) : (HALF || TWO ? 16 : 8);
+  static constexpr int HELD = HALF ? (TWO ? 8 : 32) : 16;
+  static constexpr int SHARED = TWO && !HALF ? 16 : 32;
+  static constexpr int WARP = HALF && (HEAVY || !TWO) ? 32 : 16;  // the longest of a warp's rows
+  static constexpr int THREADS = HALF || !TWO ? 512 : 256;        // of the largest block
+  // Threads that a multiprocessor should hold: 64 registers hold 32 of fp32.
+  static constexpr int threads_per_sm(int elements) {
+    if (sizeof(typename Op::S) == 8) return 512 / Op::INPUTS;
+    return std::min(1024, 1024 * 32 / (Op::INPUTS * elements));
+  }
+};
+
+// A row is a warp's or less, or a block's of at most Plan::THREADS.
+template <typename Op, int ELEMENTS, bool IS_BLOCK>
+struct Holding {
+  static constexpr int VEC = kVec<typename Op::T>;
+  static constexpr int THREADS = IS_BLOCK ? Plan<Op>::THREADS : kSmallBlock;
+  using Shape = rows::Shape<VEC, ELEMENTS / VEC, IS_BLOCK, THREADS,
+                            std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / THREADS)>;
+};
+// Clusters wait for each other, so a multiprocessor needs one block more, if registers allow.
+template <typename Op>
+constexpr bool kOneMore =
+    Plan<Op>::HALF ? !Op::HAS_FALLBACK && !Op::INTENSE
+                   : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
+template <typename Op, int ELEMENTS>
+using Clustered =
+    Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, true, 256,
+          std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / 256) + (ELEMENTS == 32 && kOneMore<Op>)>;
+
+// Shapes that do the same for rows that are not WHOLE, with the registers that this takes.
+template <typename Op, typename Held>
+struct SkewedShape {
+  static constexpr int THREADS = Held::MAX_THREADS;
+  static constexpr int BLOCKS =
+      Plan<Op>::threads_per_sm(Held::ITEMS * Held::VEC) * (4 - Op::OPERANDS) / 4 / THREADS;
+  using Short =
+      Shape<Held::VEC, Held::ITEMS, Held::IS_BLOCK, THREADS, std::max(1, BLOCKS), false, false>;
+  using Clustered = Shape<Held::VEC, Held::ITEMS, true, Held::MAX_THREADS,
+                          std::max(1, std::min(3, Held::MIN_BLOCKS - 1)), false, false>;
+};
+
+// With 2^log_width threads a row.
+template <typename Shape, typename Op>
+void launch_whole(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
+  const auto kernel = row_kernel<Op, Shape>;
+  static PerDeviceCache done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  const int threads = Shape::IS_BLOCK ? 1 << log_width : Shape::MAX_THREADS;
+  const auto blocks = static_cast<unsigned>(ceil_div(a.rows, threads >> log_width));
+  kernel<<<blocks, threads, 0, stream>>>(a, op, log_width);
+}
+
+template <int THREADS, typename Op>
+void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  using Again = typename Op::Again;
+  const auto kernel = row_again_kernel<Again, kVec<typename Op::T>, THREADS>;
+  static PerDeviceCache done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
+  kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
+}
+
+// The same of rows that are not WHOLE. GPUs before sm_80 have too little shared memory for some of
+// fp64.
+template <typename Shape, typename Op>
+void launch_short(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
+  using T = typename Op::T;
+  const auto kernel = row_short_kernel<Op, Shape>;
+  static PerDeviceCache sized, shared;
+  prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), sized);
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared,
+          shared);
+  const int threads = Shape::IS_BLOCK ? 1 << log_width : Shape::MAX_THREADS;
+  const int row_pitch = smem_bytes_for<T>(a.n), rows = threads >> log_width;
+  const int pitch = rows * row_pitch;
+  if (Op::INPUTS * pitch > most_shared()) return launch_again<512>(a, op, stream);
+  const auto blocks = static_cast<unsigned>(ceil_div(a.rows, rows));
+  kernel<<<blocks, threads, Op::INPUTS * pitch, stream>>>(a, op, log_width, pitch, row_pitch);
+}
+
+// Of a warp's rows: loops over a width that is known are shorter, by a tenth of the time.
+template <typename Shape, int LOG_WIDTH, typename Op>
+void launch_wide(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  if constexpr (kWarp >> LOG_WIDTH > 1) {
+    const bool holds = a.n <= Shape::ITEMS * Shape::VEC << LOG_WIDTH;
+    if (!holds) return launch_wide<Shape, LOG_WIDTH + 1>(a, op, stream);
+  }
+  launch_whole<typename Shape::template Wide<LOG_WIDTH>>(a, op, LOG_WIDTH, stream);
+}
+
+// By as few threads a row as hold it, at least 2^LEAST.
+template <bool WHOLE, typename Shape, int LEAST, typename Op>
+void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  const int log_width = std::max(LEAST, log2_at_least(ceil_div(a.n, Shape::ITEMS * Shape::VEC)));
+  if constexpr (!WHOLE) {
+    launch_short<typename SkewedShape<Op, Shape>::Short>(a, op, log_width, stream);
+  } else if constexpr (Shape::IS_BLOCK) {
+    launch_whole<Shape>(a, op, log_width, stream);
+  } else {
+    launch_wide<Shape, LEAST>(a, op, stream);
+  }
+}
+
+// False where no cluster of such blocks holds a row, or the GPU has none.
+template <bool WHOLE, typename Shape, typename Op>
+bool launch_cluster(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  const auto kernel = row_cluster_kernel<
+      Op, std::conditional_t<WHOLE, Shape, typename SkewedShape<Op, Shape>::Clustered>>;
+  const auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
+  static PerDeviceCache cache[kMaxCluster + 1];
+  if (!l.size || !cache[l.size].of([&] { return clusters_held(kernel, l); })) return false;
+  static PerDeviceCache done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
+  with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
+    return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
+  });
+  return true;
+}
+
+// The same by persistent clusters, as many as are resident at once, with 32 KB in flight to each
+// block. False where each would have one row.
+template <typename Shape, typename Op>
+bool launch_stream(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  constexpr int STAGE_BYTES = Shape::VEC * Shape::ITEMS * Shape::MAX_THREADS * Op::INPUTS *
+                              static_cast<int>(sizeof(typename Op::T));
+  constexpr int STAGES = (32 << 10) / STAGE_BYTES;
+  const auto kernel = row_stream_kernel<Op, Shape, STAGES>;
+  auto l = cluster_for<Shape::VEC, Shape::ITEMS, Shape::MAX_THREADS>(a.n);
+  l.shared = STAGES * STAGE_BYTES;
+  static PerDeviceCache done;  // first, since the answer depends on it
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared,
+          done);
+  static PerDeviceCache cache[kMaxCluster + 1];
+  const int64_t held = l.size ? cache[l.size].of([&] { return clusters_held(kernel, l); }) : 0;
+  if (held == 0 || a.rows <= held) return false;  // no row to load while the first are computed
+  with_config(l, held, stream, [&](const cudaLaunchConfig_t& config) {
+    return cudaLaunchKernelEx(&config, kernel, a, op, l.slice);
+  });
+  return true;
+}
+
+// Threads of a row of a block's, at least, and of less than that: as exponents of two.
+constexpr int kLeastBlock = 6, kLeastFew = 2;
+
+// A warp's rows at most, with ELEMENTS a thread.
+template <bool WHOLE, int ELEMENTS, int LEAST, typename Op>
+void launch_few(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  launch_held<WHOLE, typename Holding<Op, ELEMENTS, false>::Shape, LEAST>(a, op, s);
+}
+
+template <bool WHOLE, typename Op>
+void launch_rows(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  using P = Plan<Op>;
+  constexpr int VEC = kVec<typename Op::T>, HELD = P::HELD;
+  if constexpr (!WHOLE && !P::HALF && !P::TWO) {
+    // Odd rows by a warp at most, with 16 elements a thread or 32: those of a block would wait for
+    // each other more often than they compute.
+    if (a.n % VEC && a.n <= kWarp * 16) return launch_few<false, 16, 0>(a, op, s);
+    if (a.n % VEC && a.n <= kWarp * 32) return launch_few<false, 32, 0>(a, op, s);
+  }
+  if (a.n <= kWarp * P::FEW) return launch_few<WHOLE, P::FEW, kLeastFew>(a, op, s);
+  if constexpr (P::WARP > P::FEW) {
+    if (a.n <= kWarp * P::WARP) return launch_few<WHOLE, P::WARP, 5>(a, op, s);
+  }
+  constexpr bool SINGLE = sizeof(typename Op::T) == 4 && !P::TWO;
+  if constexpr (SINGLE && (P::HEAVY || Op::INTENSE)) {  // more rows at once than by 512 threads
+    if (a.n > 256 * HELD && a.n <= 256 * 32) {
+      return launch_held<WHOLE, Shape<VEC, 32 / VEC, true, 256, 4>, kLeastBlock>(a, op, s);
+    }
+  }
+  if (a.n <= P::THREADS * HELD) {
+    return launch_held<WHOLE, typename Holding<Op, HELD, true>::Shape, kLeastBlock>(a, op, s);
+  }
+  if constexpr (!WHOLE) {
+    if (a.n % VEC && launch_long<WHOLE, 512>(a, op, s)) return;
+  }
+  if constexpr (WHOLE && P::HALF && !P::TWO && Op::INTENSE) {
+    const bool much = a.rows * a.n > 8 << 20;
+    if (much && a.n <= 8 * 256 * 32 && launch_stream<Shape<VEC, 32 / VEC, true, 256, 3>>(a, op, s))
+      return;
+  }
+  using Cluster = std::conditional_t<SINGLE && P::HEAVY, Shape<VEC, 32 / VEC, true, 128, 8>,
+                                     Clustered<Op, P::SHARED>>;
+  if (a.n <= 8 * 256 * 32 && launch_cluster<WHOLE, Cluster>(a, op, s)) return;
+  if (!launch_long<WHOLE, 512>(a, op, s)) launch_again<512>(a, op, s);
+}
+
+// The same of operators whose outputs need more than the row: that costs registers early, and time
+// late. Where there is little to do, or one thread does not hold many elements, the time counts;
+// with one input and one operand always.
+template <typename Op>
+struct OperandPlan {
+  static constexpr int BYTES = sizeof(typename Op::T);
+  static constexpr bool TWO = Op::INPUTS > 1;
+  static constexpr int MOST = BYTES == 2 && !TWO ? 32 : 16;
+  static constexpr int64_t MB = 1 << 20;
+  static constexpr bool ONE = Op::OPERANDS == 1;
+  static constexpr int THREADS = MOST == 32 ? 256 : 512;  // of the largest block
+  // Whether kernels are there that load operands early, and late.
+  static constexpr bool EARLY = BYTES < 8, LATE = BYTES == 8 || !ONE;
+  const int64_t n, bytes;  // of a row, of x
+
+  explicit OperandPlan(const ArgsOf<Op>& a) : n(a.n), bytes(a.rows * a.n * BYTES) {}
+  bool little() const { return bytes <= 4 * MB; }
+  // Late is slower by itself but has more threads at once, so that 8 MB of fp32 are one wave.
+  bool early() const { return little() || (BYTES == 4 && n <= 2048 && bytes > 8 * MB); }
+  // Threads that a multiprocessor should hold.
+  static constexpr int threads_per_sm(bool is_block, bool early) {
+    if (BYTES == 8) return 512;
+    if (BYTES == 2) return early && !ONE ? 512 : is_block ? 768 : 640;
+    return early ? 768 : 1024;
+  }
+};
+
+template <typename Op, bool IS_BLOCK, bool EARLY>
+struct WithOperands {
+  using P = OperandPlan<Op>;
+  static constexpr int VEC = kVec<typename Op::T>, THREADS = IS_BLOCK ? P::THREADS : kSmallBlock;
+  static constexpr int BLOCKS = std::max(1, P::threads_per_sm(IS_BLOCK, EARLY) / THREADS);
+  using Shape = rows::Shape<VEC, P::MOST / VEC, IS_BLOCK, THREADS, BLOCKS, EARLY>;
+};
+
+template <bool WHOLE, bool IS_BLOCK, typename Op>
+void launch_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  using P = OperandPlan<Op>;
+  constexpr int LEAST = IS_BLOCK ? kLeastBlock : kLeastFew;
+  if constexpr (WHOLE && P::EARLY) {
+    if (!P::LATE || P(a).early()) {
+      return launch_held<true, typename WithOperands<Op, IS_BLOCK, true>::Shape, LEAST>(a, op, s);
+    }
+  }
+  if constexpr (!WHOLE || P::LATE) {
+    launch_held<WHOLE, typename WithOperands<Op, IS_BLOCK, false>::Shape, LEAST>(a, op, s);
+  }
+}
+
+// By persistent clusters unless the tensor is small: they keep the operands in registers.
+template <bool WHOLE, typename Op>
+bool launch_cluster_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  constexpr int BYTES = OperandPlan<Op>::BYTES, VEC = kVec<typename Op::T>;
+  constexpr int ITEMS = (OperandPlan<Op>::TWO ? 16 : 32) / VEC;
+  if (a.n > 8 * 256 * 32) return false;
+  if constexpr (WHOLE && BYTES < 8) {
+    using Early = Shape<VEC, ITEMS, true, 256, 2, true>;
+    if (!OperandPlan<Op>(a).little() && launch_stream<Early>(a, op, s)) return true;
+    return launch_cluster<true, Early>(a, op, s);
+  } else {
+    return launch_cluster<WHOLE, Shape<VEC, ITEMS, true, 256, 2>>(a, op, s);
+  }
+}
+
+template <bool WHOLE, typename Op>
+void launch_rows_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  using P = OperandPlan<Op>;
+  if (a.n <= kWarp * P::MOST) return launch_with_operands<WHOLE, false>(a, op, s);
+  if (a.n <= P::THREADS * P::MOST) return launch_with_operands<WHOLE, true>(a, op, s);
+  if constexpr (P::MOST == 32) {  // late, so that a multiprocessor holds two blocks
+    if (a.n <= 512 * 32)
+      return launch_held<WHOLE, Shape<8, 4, true, 512, 2>, kLeastBlock>(a, op, s);
+  }
+  if constexpr (!WHOLE) {
+    if (a.n % kVec<typename Op::T> && launch_long<WHOLE, 512>(a, op, s)) return;
+  }
+  if (launch_cluster_with_operands<WHOLE>(a, op, s) || launch_long<WHOLE, 512>(a, op, s)) return;
+  launch_again<512>(a, op, s);
+}
+
+// Rows of few elements that no 16 bytes divide: a thread each.
+constexpr int kTiny = 16;
+
+template <bool WHOLE, typename Op, typename Allocate>
+void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate& allocate) {
+  if (launch_pieces<WHOLE>(a, op, s, allocate)) return;
+  if constexpr (std::is_base_of_v<NoEpilogueOperands, Op>) {
+    launch_rows<WHOLE>(a, op, s);
+  } else {
+    launch_rows_with_operands<WHOLE>(a, op, s);
+  }
+}
+
+struct NoMemory {
+  void* operator()(int64_t) { return nullptr; }
+};
+
+// `allocate(bytes)` is asked for memory, for as long as what is launched takes, or gives none.
+template <typename Op, typename Allocate = NoMemory>
+cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate allocate = {}) {
+  using T = typename Op::T;
+  bool wide = op.aligned() && a.n % kVec<T> == 0;
+  if constexpr (Op::OUTPUTS > 0) {
+    using Y = Written<Op>;
+    for (Y* const out : a.out.of) wide = wide && aligned<Y, kVec<T>>(out, a.n);
+  }
+  for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
+  if (a.n <= kTiny && a.n % kVec<T> != 0) {
+    a.n <= kTiny / 2 ? launch_few<false, kTiny / 2, 0>(a, op, s)
+                     : launch_few<false, kTiny, 0>(a, op, s);
+  } else {
+    wide ? launch_of_length<true>(a, op, s, allocate) : launch_of_length<false>(a, op, s, allocate);
+  }
+  return cudaGetLastError();
+}
+
+}  // namespace
+}  // namespace fuseline::rows

@@ -1,0 +1,149 @@
+// Backward kernel of the norm for rows that 16 bytes do not divide, or that are misaligned.
+#pragma once
+
+#include "fuseline/cuda/norm/backward/rms_cuda_bwd.cuh"
+
+namespace fuseline::rms {
+
+template <typename T, typename W>
+__device__ Tiles<T> addends(const BwdArgs<T, W, Kind::kAdds>& a) {
+  return {a.added, a.rows, a.added_stride, static_cast<int>(a.n)};
+}
+
+// Number of tensors whose tiles are loaded.
+template <typename T, typename W, Kind KIND>
+__device__ int copies_of(const BwdArgs<T, W, KIND>& a) {
+  if constexpr (KIND == Kind::kAdds) return a.added ? 3 : 2;
+  return 2;
+}
+
+// Rows that 16 bytes do not divide, or that are misaligned. Owns tiles blockIdx, blockIdx +
+// gridDim, ... of one row for each ROW_THREADS threads of the block (or of one row, if
+// ROW_IS_BLOCK) and all columns of them: a thread has lane, lane + row_threads, .... Reads x and dy
+// once from memory, a tile ahead of need; writes dx by element and partial rows as bwd_kernel does.
+template <typename T, typename W, typename Shape, Kind KIND>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int buffer_bytes) {
+  using S = Stat<T>;
+  constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
+  constexpr int BUFFERS = kBuffers<KIND>;
+  constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP, ADDS = KIND == Kind::kAdds;
+  constexpr bool CENTRED = kIsCentred<KIND>;
+  extern __shared__ __align__(16) unsigned char smem[];
+  __shared__ S scratch[2][kSums<KIND>][Shape::MAX_THREADS / kWarp];
+  __shared__ Mbarrier barriers[STAGES];
+  const int row_threads = ROW_IS_BLOCK ? blockDim.x : Shape::ROW_THREADS;
+  const int lane = threadIdx.x % row_threads, group = threadIdx.x / row_threads;
+  const int tile = blockDim.x / row_threads, n = static_cast<int>(a.n);
+  const Tiles<T> xs{a.x, a.rows, a.x_stride, n}, dys{a.dy, a.rows, a.dy_stride, n};
+  const int64_t step = static_cast<int64_t>(gridDim.x) * tile;
+  int64_t first = static_cast<int64_t>(blockIdx.x) * tile, ahead = first;
+
+  const auto load_async = [&](int stage) {
+    if (ahead < a.rows) {
+      const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
+      xs.load_async(smem + BUFFERS * stage * buffer_bytes, ahead, count, barriers[stage]);
+      dys.load_async(smem + (BUFFERS * stage + 1) * buffer_bytes, ahead, count, barriers[stage]);
+      if constexpr (ADDS) {
+        if (a.added)
+          addends(a).load_async(smem + (3 * stage + 2) * buffer_bytes, ahead, count,
+                                barriers[stage]);
+      }
+    }
+    ahead += step;
+  };
+  if (threadIdx.x < STAGES) barriers[threadIdx.x].init(copies_of(a));
+  __syncthreads();
+  for (int stage = 0; stage < STAGES; ++stage) load_async(stage);
+  S weights[ITEMS], acc[kPlanes<KIND>][ITEMS][1] = {};
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) {
+    const int col = i * row_threads + lane;
+    weights[i] = col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) + a.offset() : S(1);
+  }
+  __syncthreads();
+
+  int64_t part = blockIdx.x;
+  Moments<S, KIND> moments_ahead;
+  if (first + group < a.rows) moments_ahead = a.moments(first + group);
+  int stage = 0, turn = 0;
+  unsigned parity = 0;
+  for (; first < a.rows; first += step) {
+    const int64_t row = first + group;
+    const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
+    const Moments<S, KIND> moments = moments_ahead;
+    if (row + step < a.rows) moments_ahead = a.moments(row + step);
+    barriers[stage].wait(parity);
+    const T* x = xs.place(smem + BUFFERS * stage * buffer_bytes, first) + group * n + lane;
+    const T* dy = dys.place(smem + (BUFFERS * stage + 1) * buffer_bytes, first) + group * n + lane;
+    const T* added = nullptr;
+    if constexpr (ADDS) {
+      if (a.added) {
+        added = addends(a).place(smem + (3 * stage + 2) * buffer_bytes, first) + group * n + lane;
+      }
+    }
+    S xhat[ITEMS], g[ITEMS], sums[kSums<KIND>] = {};
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+      const int col = i * row_threads;
+      xhat[i] = col < cols ? moments.xhat(to_stat(x[col])) : S(0);
+      g[i] = col < cols ? to_stat(dy[col]) : S(0);
+      if constexpr (CENTRED) {
+        add<KIND>(sums, g[i] * weights[i], xhat[i]);  // g is dy until xhat's shift is known
+        continue;
+      }
+      acc[0][i][0] += g[i] * xhat[i];
+      g[i] *= weights[i];
+      add<KIND>(sums, g[i], xhat[i]);
+      if constexpr (ADDS) {
+        // dx but for what the mean takes off it: the tile will not be there for long.
+        g[i] = fma(moments.rstd, g[i], added && col < cols ? to_stat(added[col]) : S(0));
+      }
+    }
+    row_sums<ROW_IS_BLOCK>(sums, row_threads, scratch[stage]);
+    const auto means = means_of<KIND>(sums, a.inv_n);
+    if constexpr (!ROW_IS_BLOCK) __syncthreads();
+    load_async(stage);  // all have read this tile
+    if constexpr (CENTRED) {
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        add_centred(acc[0][i][0], acc[1][i][0], xhat[i], g[i], means.shift);
+        g[i] *= weights[i];
+      }
+    }
+    if (a.dx) {
+      T* const dx = a.dx + row * a.n + lane;
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        const int col = i * row_threads;
+        if (col >= cols) continue;
+        if constexpr (ADDS) {
+          dx[col] = round_to<T, S>(g[i] - xhat[i] * (moments.rstd * means.product));
+        } else {
+          dx[col] = round_to<T, S>(gradient(xhat[i], g[i], moments.rstd, means));
+        }
+      }
+    }
+    stage ^= 1;
+    parity ^= stage == 0;
+    if (ROW_IS_BLOCK && a.wants_columns() &&
+        (++turn % kRowsInTurn == 0 || first + step >= a.rows)) {
+#pragma unroll
+      for (int k = 0; k < kPlanes<KIND>; ++k) {
+        if (a.partial[k]) write_part(acc[k], a.partial[k] + part * a.n, lane, row_threads, n);
+      }
+      part += gridDim.x;
+    }
+  }
+  if constexpr (!ROW_IS_BLOCK) {
+#pragma unroll
+    for (int k = 0; k < kPlanes<KIND>; ++k) {
+      if (!a.partial[k]) continue;
+      __syncthreads();
+      write_warps<T, Shape>(acc[k], reinterpret_cast<S*>(smem), a.partial[k] + part * a.n, n,
+                            row_threads);
+    }
+  }
+}
+
+}  // namespace fuseline::rms

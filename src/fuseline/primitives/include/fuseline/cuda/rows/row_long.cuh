@@ -1,0 +1,164 @@
+// The kernel of row_cuda.cuh for rows that are longer than the registers of a cluster, and what
+// blocks do that share such a row.
+#pragma once
+
+#include "fuseline/cuda/rows/row_again.cuh"
+#include "fuseline/cuda/rows/row_cluster.cuh"
+#include "fuseline/cuda/runs.cuh"
+
+namespace fuseline::rows {
+
+constexpr int kMostPieces = 13;  // of a block that holds them
+
+// A row in `pieces` of `piece` columns, the last ones fewer or none, of which a block has the next
+// `each`. The order of sums depends on the pieces, not on how many of them are a block's: lanes,
+// warps of a piece, pieces of a sixteenth of the row, sixteenths.
+struct LongPlan {
+  int pieces, each, piece;
+  int pitch;  // bytes of shared memory that hold what a block has of an input
+};
+
+// What the warps of a block have of its pieces, in a round.
+template <int ROUND, int THREADS, typename Op>
+__device__ __forceinline__ auto warp_parts() {
+  __shared__ typename Op::template Part<ROUND> parts[kMostPieces][THREADS / kWarp];
+  return parts;
+}
+
+// One of these pieces, in each thread of a warp.
+template <int ROUND, int THREADS, typename Op>
+__device__ __forceinline__ auto piece_part(int piece) {
+  constexpr int WARPS = THREADS / kWarp;
+  return over_lanes(warp_parts<ROUND, THREADS, Op>()[piece][threadIdx.x % WARPS], WARPS);
+}
+
+// The sums over a row of whose pieces a block has some, `columns(piece)`; `whole` puts together
+// what all blocks have, once this one's warps have left their parts.
+template <int ROUND, int THREADS, typename Op, typename Columns, typename Whole>
+__device__ __forceinline__ void rounds_of_pieces(const Op& op, typename Op::Row& row, int pieces,
+                                                 const Columns& columns, int64_t n,
+                                                 const Whole& whole) {
+  if constexpr (ROUND < Op::ROUNDS) {
+    for (int piece = 0; piece < pieces; ++piece) {
+      const auto part = over_lanes(columns_part<ROUND>(op, row, columns(piece)), kWarp);
+      if (threadIdx.x % kWarp == 0) {
+        warp_parts<ROUND, THREADS, Op>()[piece][threadIdx.x / kWarp] = part;
+      }
+    }
+    __syncthreads();
+    op.template end<ROUND>(row, whole(Round<ROUND>{}), n);
+    rounds_of_pieces<ROUND + 1, THREADS>(op, row, pieces, columns, n, whole);
+  }
+}
+
+// What block `rank` of those that share a row does of it. If HELD, it keeps its columns in shared
+// memory and reads them there again for each sum and for the output.
+template <bool HELD, int VEC, bool WHOLE, int THREADS, typename Op, typename Whole>
+__device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int64_t index, int rank,
+                                         const LongPlan& plan, const Whole& whole) {
+  using T = typename Op::T;
+  using Y = Written<Op>;
+  extern __shared__ __align__(128) unsigned char smem[];
+  const int64_t slice = static_cast<int64_t>(plan.each) * plan.piece, begin = rank * slice;
+  // Whether outputs may take the place of inputs, as far behind a multiple of 16 bytes.
+  bool in_place = HELD && !WHOLE && std::is_same_v<T, Y> && a.n % VEC != 0;
+  Y* rows[Op::INPUTS];
+  ArgsOf<Op> here{};  // the block's columns
+  here.rows = 1;
+  here.n = max(int64_t{0}, min(a.n - begin, slice));
+#pragma unroll
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    const T* const from = a.in[k] + index * a.stride[k] + begin;
+    here.in[k] = from;
+    if constexpr (HELD) {
+      const Run<T> run(smem + k * plan.pitch, from);
+      run.load(from, static_cast<int>(here.n), threadIdx.x, THREADS);
+      here.in[k] = run.at;
+      rows[k] = reinterpret_cast<Y*>(run.at);
+      if constexpr (Op::OUTPUTS > 0) {
+        if (k < Op::OUTPUTS) {
+          in_place &= Run<Y>(smem, a.out.of[k] + index * a.n + begin).skew == run.skew;
+        }
+      }
+    }
+  }
+  if constexpr (HELD) {
+    end_batch();
+    wait_for_batch<0>();
+    __syncthreads();
+  }
+  constexpr int AT_ONCE = Op::INPUTS * VEC * sizeof(typename Op::S) > 32 ? 1 : 2;
+  using Columns = WarpColumns<Op, VEC, WHOLE, AT_ONCE, HELD>;
+  const auto order = a.n % VEC == 0 ? Order::kPacks : a.n % 2 ? Order::kSingles : Order::kPairs;
+  typename Op::Row row = op.begin(a, index);
+  const auto columns_of = [&](int piece) {
+    const int64_t first = static_cast<int64_t>(piece) * plan.piece;
+    ArgsOf<Op> some = here;
+    some.n = max(int64_t{0}, min(here.n - first, static_cast<int64_t>(plan.piece)));
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) some.in[k] += first;
+    return Columns(some, 0, plan.piece, THREADS, order);
+  };
+  rounds_of_pieces<0, THREADS>(op, row, plan.each, columns_of, a.n, whole);
+  if (rank == 0 && threadIdx.x == 0) op.finish(row, index);
+  if constexpr (Op::OUTPUTS > 0) {
+    if constexpr (Op::HAS_FALLBACK) {
+      if (op.needs_fallback(row)) {
+        if (rank == 0) ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
+        return;
+      }
+    }
+    Columns columns(here, 0, slice, THREADS, order);
+    const int64_t first = begin + columns.begin;
+    if (!in_place) return columns.write(op, row, first, a.out.at(index * a.n + first));
+    if constexpr (HELD && !WHOLE) {
+      columns.write_in_place(op, row, first, rows);
+      __syncthreads();
+      const auto to = a.out.at(index * a.n + begin);
+#pragma unroll
+      for (int k = 0; k < Op::OUTPUTS; ++k) {
+        const Run<Y> run(smem + k * plan.pitch, to.of[k]);
+        run.store(to.of[k], static_cast<int>(here.n), threadIdx.x, THREADS);
+      }
+    }
+  }
+}
+
+// The part of a block that has a sixteenth of a row in several pieces.
+template <int ROUND, int THREADS, typename Op>
+__device__ __forceinline__ auto sixteenth_part(int pieces) {
+  using Part = typename Op::template Part<ROUND>;
+  __shared__ Part parts[kMostPieces];
+  const int lane = threadIdx.x % kWarp;
+  for (int piece = threadIdx.x / kWarp; piece < pieces; piece += THREADS / kWarp) {
+    const Part part = piece_part<ROUND, THREADS, Op>(piece);
+    if (lane == 0) parts[piece] = part;
+  }
+  __syncthreads();
+  return over_lanes(lane % kMaxCluster < pieces ? parts[lane % kMaxCluster] : Part::none(),
+                    kMaxCluster);
+}
+
+// A cluster keeps a row in its shared memory: one piece a block, or 16 blocks of several (sm_90 and
+// later).
+template <typename Op, int VEC, bool WHOLE, int THREADS>
+__global__ void __launch_bounds__(THREADS, 2)
+    row_long_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
+                    const __grid_constant__ LongPlan plan) {
+#if FUSELINE_CLUSTERS
+  const Cluster cluster;
+  if constexpr (Op::ROUNDS > 0) {
+    if (threadIdx.x == 0) init_round_parts<Op, 1>();
+    Cluster::arrive_relaxed();
+  }
+  long_row<true, VEC, WHOLE, THREADS>(a, op, cluster.index, cluster.rank, plan, [&](auto round) {
+    constexpr int ROUND = decltype(round)::value;
+    const auto block = plan.each == 1 ? piece_part<ROUND, THREADS, Op>(0)
+                                      : sixteenth_part<ROUND, THREADS, Op>(plan.each);
+    if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
+    return cluster_part(cluster, block, round_parts<ROUND, Op, 1>()[0]);
+  });
+#endif
+}
+
+}  // namespace fuseline::rows

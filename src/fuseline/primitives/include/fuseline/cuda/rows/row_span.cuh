@@ -1,0 +1,100 @@
+// Which columns of a row are a thread's, and the packs of these.
+#pragma once
+
+#include "fuseline/cuda/packs.cuh"
+
+namespace fuseline::rows {
+
+__host__ __device__ constexpr int log2_of(int power) {
+  return power > 1 ? 1 + log2_of(power / 2) : 0;
+}
+
+// The columns of a thread: packs of VEC from `first` on, `step` apart, which end `count` columns
+// behind it. WHOLE: with a whole pack. An element of a pack is `next` before the one that follows,
+// `pair` before the one after that: in memory's order 1 and 2.
+template <int VEC, bool WHOLE>
+struct Span {
+  int first, count, step;
+  int pair = 2, next = 1;
+
+  // Elements side by side with those of the other lanes, pairs of them if `even`: the banks of
+  // shared memory do not conflict. `lane` of `width`, of columns from `begin` to `end`.
+  static __device__ __forceinline__ Span spread(int begin, int end, int lane, int width,
+                                                bool even) {
+    const int first = begin + (even ? 2 * lane : lane);
+    return {first, end - first, width * VEC, 2 * width, even ? 1 : width};
+  }
+  __device__ __forceinline__ int behind(int v) const { return v / 2 * pair + v % 2 * next; }
+  __device__ __forceinline__ int column(int i, int v = 0) const {
+    return first + i * step + behind(v);
+  }
+  __device__ __forceinline__ int left(int i) const { return count - i * step; }
+  __device__ __forceinline__ bool operator()(int i) const { return i * step < count; }
+  __device__ __forceinline__ bool operator()(int i, int v) const {
+    return i * step + (WHOLE ? 0 : behind(v)) < count;
+  }
+  // Whether all pairs of pack i are there, and lie side by side at even addresses.
+  template <typename T>
+  __device__ __forceinline__ bool has_pairs(const T* row, int i) const {
+    return VEC > 1 && next == 1 && (*this)(i, VEC - 1) &&
+           reinterpret_cast<uintptr_t>(row) % (2 * sizeof(T)) == 0;
+  }
+};
+
+// Those of a thread of a block of 2^log_threads that has columns [begin, end) of a row, at most
+// `slice`: each warp has packs side by side, as many as another, so that these are few however
+// short the row is.
+template <int VEC, bool WHOLE>
+__device__ __forceinline__ Span<VEC, WHOLE> block_span(int begin, int end, int slice,
+                                                       int log_threads) {
+  constexpr int LOG_VEC = log2_of(VEC);
+  const int warp = threadIdx.x / kWarp;
+  const int each = (slice + (VEC << log_threads) - 1) >> (LOG_VEC + log_threads);
+  const int first = begin + warp * each * kWarp * VEC;
+  const int lane = threadIdx.x % kWarp * VEC;
+  return {first + lane, min(end - first, each * kWarp * VEC) - lane, kWarp * VEC};
+}
+
+// A pack of a row, in single elements or in pairs; `none` for those that are not there.
+template <typename S, typename T, int VEC>
+__device__ __forceinline__ void load_pack(const T* row, const Span<VEC, false>& at, int i, S none,
+                                          Values<S, VEC>& to) {
+  const T* const from = row + at.column(i);
+  if (at.has_pairs(row, i)) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      const auto two = unpack<S>(load<T, 2>(from + at.behind(v)));
+      to.v[v] = two.v[0];
+      to.v[v + 1] = two.v[1];
+    }
+  } else if (at(i, VEC - 1)) {  // one question for a pack
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) to.v[v] = static_cast<S>(to_stat(from[at.behind(v)]));
+  } else {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      to.v[v] = at(i, v) ? static_cast<S>(to_stat(from[at.behind(v)])) : none;
+    }
+  }
+}
+
+// Writes a pack of values there.
+template <typename T, typename S, int VEC>
+__device__ __forceinline__ void store_pack(T* row, const Values<S, VEC>& values,
+                                           const Span<VEC, false>& at, int i) {
+  const auto p = pack<T>(values);
+  T* const to = row + at.column(i);
+  if (at.has_pairs(row, i)) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      store<T, 2>(to + at.behind(v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
+    }
+  } else {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      if (at(i, v)) to[at.behind(v)] = p.v[v];
+    }
+  }
+}
+
+}  // namespace fuseline::rows
