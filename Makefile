@@ -10,7 +10,7 @@ DEV := lab,jax,dev
 GPU_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u | paste -sd';')
 export FUSELINE_CUDA_ARCHS ?= $(or $(GPU_ARCHS),90)
 
-NATIVE := CMakeLists.txt pyproject.toml $(shell find src -name '*.c*' -path '*impl_*' -o -name '*.cu*' -o -name '*.h*' -path '*src*' -o -path '*core/cpp/*.cpp')
+NATIVE := CMakeLists.txt cmake/units.cmake pyproject.toml $(shell find src -name '*.c*' -path '*impl_*' -o -name '*.cu*' -o -name '*.h*' -path '*src*' -o -path '*core/cpp/*.cpp')
 
 ifeq ($(VENV),0)
   STAMP := build/.make

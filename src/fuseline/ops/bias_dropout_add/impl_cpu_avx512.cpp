@@ -1,4 +1,0 @@
-#include "impl_cpu_kernels.h"
-
-const fuseline::bias_dropout_add::Kernels fuseline::bias_dropout_add::kernels_avx512 =
-    fuseline::bias_dropout_add::kKernels;

@@ -1,4 +1,0 @@
-#include "impl_cpu_kernels.h"
-
-const fuseline::bias_gelu::Kernels fuseline::bias_gelu::kernels_avx2 =
-    fuseline::bias_gelu::kKernels;

@@ -1,3 +1,0 @@
-#include "fuseline/cuda/norm/rms_cuda_launch.cuh"
-
-FUSELINE_RMS_INSTANTIATE_BWD(double, fuseline::rms::Kind::kCentred)

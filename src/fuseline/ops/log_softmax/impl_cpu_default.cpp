@@ -1,4 +1,0 @@
-#include "impl_cpu_kernels.h"
-
-const fuseline::softmax::Kernels fuseline::log_softmax::kernels_default =
-    fuseline::log_softmax::kKernels;

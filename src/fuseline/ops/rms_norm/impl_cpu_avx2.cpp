@@ -1,4 +1,0 @@
-#include "fuseline/cpu/rms_rows_kernels.h"
-#include "impl_cpu_dispatch.h"
-
-const fuseline::rms::Kernels fuseline::rms_norm::kernels_avx2 = fuseline::rms::kKernels<false>;

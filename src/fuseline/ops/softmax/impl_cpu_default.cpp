@@ -1,3 +1,0 @@
-#include "impl_cpu_kernels.h"
-
-const fuseline::softmax::Kernels fuseline::softmax::kernels_default = fuseline::softmax::kKernels;
