@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +11,11 @@ import torch
 from torch import Tensor
 
 from fuseline.core.spec import Budget, Direction, Inputs, OpSpec
-from fuseline.testing.chunks import Part, chunks, has_rows, some_rows
+from fuseline.testing import longdouble
+from fuseline.testing.chunks import chunks, has_rows
+from fuseline.testing.ulps import ulp
 
 LONGDOUBLE_ELEMENTS = 1 << 18
-# Beyond so many: of rows where fp64 results and the fp64 reference differ by so much, either may
-# be wrong.
-DOUBTFUL_ULP = 2.0
-DOUBTFUL_ELEMENTS = 1 << 22
 
 # A result this wrong, relative to its size, is no yardstick for others.
 HOPELESS = 0.25
@@ -155,7 +152,7 @@ def errors_of_each(
     for part in chunks(spec, inputs, results, dys):
         refs = oracle(spec, part.inputs, direction, part.dys)
         if direction == "fwd" and spec.longdouble and has_rows(spec, part):
-            _settle(spec, part, refs)
+            longdouble.settle(spec, part, refs)
         for name, ref in refs.items():
             if part.whole or direction == "fwd" or name in spec.row_inputs:
                 added = _added(spec, part.inputs, name)
@@ -283,13 +280,6 @@ def _added(spec: OpSpec, inputs: Inputs, name: str) -> Tensor | None:
     return added if added is None else added.to(torch.float64)
 
 
-def ulp(ref: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the spacing of `dtype` at each element of the fp64 tensor ref, subnormals included."""
-    info = torch.finfo(dtype)
-    size = ref.abs().clamp(info.tiny, torch.finfo(torch.float64).max)
-    return info.eps * (size / (2 * torch.frexp(size).mantissa))  # exact
-
-
 def oracle(
     spec: OpSpec, inputs: Inputs, direction: Direction, dys: tuple[Tensor, ...] | None
 ) -> dict[str, Tensor]:
@@ -335,12 +325,7 @@ def _errors_longdouble(
     results: tuple[Mapping[str, Tensor], ...],
     dys: tuple[Tensor, ...] | None,
 ) -> list[dict[str, ErrorFigures]]:
-    assert spec.longdouble is not None
-    wide = {n: _widen(v) if _is_floating(v) else v for n, v in inputs.items()}
-    seeds = [_widen(dy) for dy in dys or ()]
-    dy = None if direction == "fwd" else seeds[0] if len(seeds) == 1 else tuple(seeds)
-    with importlib.import_module("numpy").errstate(all="ignore"):
-        refs = spec.longdouble(direction, dy, **wide)
+    refs = longdouble.evaluate(spec, inputs, direction, dys)
     if direction == "fwd":
         named = {f"out{i}": ref for i, ref in enumerate(refs)}
     else:
@@ -348,61 +333,16 @@ def _errors_longdouble(
         named = dict(zip(gradient_names(spec, inputs), given, strict=True))
     figures: list[dict[str, ErrorFigures]] = [{} for _ in results]
     for name, ref in named.items():
-        narrow, added = _narrow(ref), _added(spec, inputs, name)
+        narrow, added = longdouble.narrow(ref), _added(spec, inputs, name)
         added = added if added is None else added.cpu()
         for mine, found in zip(figures, results, strict=True):
             tally, out = _Tally(), found.get(name)
             out = out if out is None else out.detach().cpu()
             same_shape = out is not None and tuple(out.shape) == ref.shape
-            delta = _difference(out, ref) if out is not None and same_shape else None
+            delta = longdouble.difference(out, ref) if out is not None and same_shape else None
             tally.add(out, narrow, delta, added)
             mine[name] = tally.figures()
     return figures
-
-
-def _settle(spec: OpSpec, part: Part, refs: dict[str, Tensor]) -> None:
-    """Replace rows of the fp64 reference from which fp64 results differ by those of long double."""
-    doubts = [
-        _doubts(found[name], ref)
-        for name, ref in refs.items()
-        for found in part.results
-        if name in found and found[name].dtype == torch.float64 and found[name].shape == ref.shape
-    ]
-    if not doubts:
-        return
-    doubt = torch.stack(doubts).amax(0)
-    size = max(t.numel() for n in spec.row_inputs if isinstance(t := part.inputs.get(n), Tensor))
-    most = max(1, DOUBTFUL_ELEMENTS * len(doubt) // max(1, size))
-    rows = doubt.topk(min(most, int((doubt > DOUBTFUL_ULP).sum()))).indices
-    if len(rows) == 0:
-        return
-    assert spec.longdouble is not None
-    inputs = some_rows(spec, part, rows)
-    wide = {n: _widen(v) if _is_floating(v) else v for n, v in inputs.items()}
-    with importlib.import_module("numpy").errstate(all="ignore"):
-        exact = spec.longdouble("fwd", None, **wide)
-    for i, ref in enumerate(exact):
-        refs[f"out{i}"][rows] = _narrow(ref).to(refs[f"out{i}"].device)
-
-
-def _doubts(out: Tensor, ref: Tensor) -> Tensor:
-    """Return by how many ULP each row of a result is from the reference at most, 0 for NaN."""
-    apart = ((out.detach() - ref).abs() / ulp(ref, torch.float64)).nan_to_num(0.0, 0.0)
-    return apart.reshape(len(ref), -1).amax(1) if ref.numel() else apart.new_zeros(len(ref))
-
-
-def _difference(out: Tensor, ref: Any) -> Tensor:
-    with importlib.import_module("numpy").errstate(invalid="ignore"):  # Inf - Inf
-        return _narrow(_widen(out) - ref)
-
-
-def _widen(tensor: Tensor) -> Any:
-    numpy = importlib.import_module("numpy")
-    return tensor.detach().cpu().to(torch.float64).numpy().astype(numpy.longdouble)
-
-
-def _narrow(array: Any) -> Tensor:
-    return torch.as_tensor(array.astype("float64"))  # of no dimensions: a scalar, no array
 
 
 def _normal_like(output: Tensor, generator: torch.Generator) -> Tensor:
