@@ -49,6 +49,13 @@ bool is_wide(const BackwardOf<T>& a, int64_t n) {
          (a.biases || aligned<T>(a.bias, 0));
 }
 
+// As many threads side by side as leave none without a row.
+template <typename T, int VEC>
+Tiling backward_tiling(int64_t rows, int64_t n) {
+  const int high = static_cast<int>(std::min<int64_t>(rows, kThreads));
+  return tiling_of<VEC>(rows, n, std::max(BackwardPlan<T>::LANES, kThreads >> log2_at_least(high)));
+}
+
 // Of each row: as many as a GPU of so many multiprocessors is busy with, of some packs a lane.
 template <typename T>
 int64_t parts_of_lines(const BackwardOf<T>& a, int64_t rows, int64_t n, int sms) {
@@ -66,7 +73,7 @@ int64_t parts_of(const BackwardOf<T>& a, int64_t rows, int64_t n, bool sums, int
   using P = BackwardPlan<T>;
   if (a.biases) return parts_of_lines(a, rows, n, sms);
   const Tiling t =
-      is_wide(a, n) ? tiling_of<kVec<T>>(rows, n, P::LANES) : tiling_of<1>(rows, n, P::LANES);
+      is_wide(a, n) ? backward_tiling<T, kVec<T>>(rows, n) : backward_tiling<T, 1>(rows, n);
   if (!sums && !P::HALF) return tiles_of(t, 2);
   return std::min(tiles_of(t, 1), std::max<int64_t>(1, P::BLOCKS * sms / t.across));
 }
@@ -80,7 +87,7 @@ int64_t sums_of(const BackwardOf<T>& a, int64_t rows, int64_t n) {
 template <Formula F, typename T, int VEC>
 void backward_by(BackwardOf<T> a, int64_t rows, int64_t n, cudaStream_t stream) {
   using P = BackwardPlan<T>;
-  a.tiling = tiling_of<VEC>(rows, n, P::LANES);
+  a.tiling = backward_tiling<T, VEC>(rows, n);
   const auto blocks = static_cast<unsigned>(a.parts * a.tiling.across);
   if constexpr (!P::HALF) {
     if (a.partial) return backward_kernel<F, T, VEC, 1><<<blocks, kThreads, 0, stream>>>(a);

@@ -32,6 +32,14 @@ struct alignas(sizeof(T) * VEC < 16 ? sizeof(T) * VEC : 16) Pack {
   T v[VEC];
 };
 
+template <int VEC, typename T>
+__device__ __forceinline__ Pack<T, VEC> filled(T with) {
+  Pack<T, VEC> p;
+#pragma unroll
+  for (int v = 0; v < VEC; ++v) p.v[v] = with;
+  return p;
+}
+
 template <typename T>
 __device__ __forceinline__ Stat<T> to_stat(T v) {
   return static_cast<Stat<T>>(v);

@@ -7,18 +7,19 @@
 
 namespace fuseline {
 
-// Calls `whole(byte)` for each 16 bytes at a multiple of 16 of the `bytes` behind the first `skew`,
-// or `some(first, last)` where they begin or end within; this thread is one of those that share
-// them.
-template <typename Whole, typename Some>
+// Calls `whole(byte)` for each 16 bytes at a multiple of 16 within the `bytes` behind the first
+// `skew`, and `one(byte)` for each element of SIZE bytes before and behind those; this thread is
+// one of those that share them.
+template <int SIZE, typename Whole, typename One>
 __device__ __forceinline__ void for_run(int skew, int bytes, int thread, int threads,
-                                        const Whole& whole, const Some& some) {
-  for (int at = thread * 16; at < skew + bytes; at += threads * 16) {
-    if (at >= skew && at + 16 <= skew + bytes) {
-      whole(at);
-    } else {
-      some(max(at, skew), min(at + 16, skew + bytes));
-    }
+                                        const Whole& whole, const One& one) {
+  constexpr int EACH = 16 / SIZE;
+  const int end = skew + bytes, first = (skew + 15) & ~15, last = max(first, end & ~15);
+  for (int at = first + thread * 16; at < last; at += threads * 16) whole(at);
+#pragma unroll 1
+  for (int i = thread; i < 2 * EACH; i += threads) {
+    const int at = (i < EACH ? first : last) + (i % EACH) * SIZE - (i < EACH ? 16 : 0);
+    if (at >= skew && at < end) one(at);
   }
 }
 
@@ -37,28 +38,23 @@ struct Run {
   // Starts to copy `count` elements here, a batch of copies that each thread waits for.
   __device__ __forceinline__ void load(const T* from, int count, int thread, int threads) const {
     const char* const base = reinterpret_cast<const char*>(from) - skew;
-    for_run(
+    for_run<sizeof(T)>(
         skew, count * static_cast<int>(sizeof(T)), thread, threads,
         [&](int byte) { copy16(smem + byte, base + byte); },
-        [&](int first, int last) { copy_elements(smem, base, first, last); });
+        [&](int byte) { copy<T>(smem + byte, base + byte); });
   }
   __device__ __forceinline__ void store(T* to, int count, int thread, int threads) const {
     char* const base = reinterpret_cast<char*>(to) - skew;
-    for_run(
+    for_run<sizeof(T)>(
         skew, count * static_cast<int>(sizeof(T)), thread, threads,
-        [&](int byte) {
-          *reinterpret_cast<uint4*>(base + byte) = *reinterpret_cast<const uint4*>(smem + byte);
-        },
-        [&](int first, int last) { copy_elements(base, smem, first, last); });
+        [&](int byte) { copy<uint4>(base + byte, smem + byte); },
+        [&](int byte) { copy<T>(base + byte, smem + byte); });
   }
 
  private:
-  template <typename To, typename From>
-  static __device__ __forceinline__ void copy_elements(To* to, const From* from, int first,
-                                                       int last) {
-    for (int b = first; b < last; b += sizeof(T)) {
-      *reinterpret_cast<T*>(to + b) = *reinterpret_cast<const T*>(from + b);
-    }
+  template <typename Word>
+  static __device__ __forceinline__ void copy(void* to, const void* from) {
+    *static_cast<Word*>(to) = *static_cast<const Word*>(from);
   }
 };
 

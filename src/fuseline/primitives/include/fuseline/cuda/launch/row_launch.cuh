@@ -33,7 +33,7 @@ struct Plan {
 // A row is a warp's or less, or a block's of at most Plan::THREADS.
 template <typename Op, int ELEMENTS, bool IS_BLOCK>
 struct Holding {
-  static constexpr int VEC = kVec<typename Op::T>;
+  static constexpr int VEC = std::min(kVec<typename Op::T>, ELEMENTS);
   static constexpr int THREADS = IS_BLOCK ? Plan<Op>::THREADS : kSmallBlock;
   using Shape = rows::Shape<VEC, ELEMENTS / VEC, IS_BLOCK, THREADS,
                             std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / THREADS)>;
@@ -52,8 +52,14 @@ using Clustered =
 template <typename Op, typename Held>
 struct SkewedShape {
   static constexpr int THREADS = Held::MAX_THREADS;
-  static constexpr int BLOCKS =
-      Plan<Op>::threads_per_sm(Held::ITEMS * Held::VEC) * (4 - Op::OPERANDS) / 4 / THREADS;
+  static constexpr int ELEMENTS = Held::ITEMS * Held::VEC;
+  // A block's parameters take registers that a warp's rows spare: layer_norm of 1500 bf16 columns
+  // takes 53 us with 75 of them, 56 with 64; of 1001 by a warp 17 and 14.
+  static constexpr int SHARE = Held::IS_BLOCK ? 5 - Op::OPERANDS : 5;
+  static constexpr int FIT = Plan<Op>::threads_per_sm(ELEMENTS) * SHARE / 5 / THREADS;
+  // Of so few elements a thread, what waits for memory is the time: more threads.
+  static constexpr bool TINY = sizeof(typename Op::S) == 4 && Op::INPUTS * ELEMENTS <= 8;
+  static constexpr int BLOCKS = TINY ? 1280 / THREADS : FIT;
   using Short =
       Shape<Held::VEC, Held::ITEMS, Held::IS_BLOCK, THREADS, std::max(1, BLOCKS), false, false>;
   using Clustered = Shape<Held::VEC, Held::ITEMS, true, Held::MAX_THREADS,
@@ -61,14 +67,23 @@ struct SkewedShape {
 };
 
 // With 2^log_width threads a row.
-template <typename Shape, typename Op>
-void launch_whole(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
-  const auto kernel = row_kernel<Op, Shape>;
+template <auto KERNEL, typename Shape, typename Op>
+void launch_by(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
+  const auto kernel = KERNEL;
   static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   const int threads = Shape::IS_BLOCK ? 1 << log_width : Shape::MAX_THREADS;
   const auto blocks = static_cast<unsigned>(ceil_div(a.rows, threads >> log_width));
   kernel<<<blocks, threads, 0, stream>>>(a, op, log_width);
+}
+template <typename Shape, typename Op>
+void launch_whole(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
+  launch_by<row_kernel<Op, Shape>, Shape>(a, op, log_width, stream);
+}
+// The same of rows that are not WHOLE: at addresses that 16 bytes do not divide, or SPREAD.
+template <bool SPREAD, typename Shape, typename Op>
+void launch_short(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
+  launch_by<row_short_kernel<Op, Shape, SPREAD>, Shape>(a, op, log_width, stream);
 }
 
 template <int THREADS, typename Op>
@@ -78,24 +93,6 @@ void launch_again(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxL1, done);
   kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op.again());
-}
-
-// The same of rows that are not WHOLE. GPUs before sm_80 have too little shared memory for some of
-// fp64.
-template <typename Shape, typename Op>
-void launch_short(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
-  using T = typename Op::T;
-  const auto kernel = row_short_kernel<Op, Shape>;
-  static PerDeviceCache sized, shared;
-  prepare(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_shared(), sized);
-  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared,
-          shared);
-  const int threads = Shape::IS_BLOCK ? 1 << log_width : Shape::MAX_THREADS;
-  const int row_pitch = smem_bytes_for<T>(a.n), rows = threads >> log_width;
-  const int pitch = rows * row_pitch;
-  if (Op::INPUTS * pitch > most_shared()) return launch_again<512>(a, op, stream);
-  const auto blocks = static_cast<unsigned>(ceil_div(a.rows, rows));
-  kernel<<<blocks, threads, Op::INPUTS * pitch, stream>>>(a, op, log_width, pitch, row_pitch);
 }
 
 // Of a warp's rows: loops over a width that is known are shorter, by a tenth of the time.
@@ -113,7 +110,7 @@ template <bool WHOLE, typename Shape, int LEAST, typename Op>
 void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   const int log_width = std::max(LEAST, log2_at_least(ceil_div(a.n, Shape::ITEMS * Shape::VEC)));
   if constexpr (!WHOLE) {
-    launch_short<typename SkewedShape<Op, Shape>::Short>(a, op, log_width, stream);
+    launch_short<false, typename SkewedShape<Op, Shape>::Short>(a, op, log_width, stream);
   } else if constexpr (Shape::IS_BLOCK) {
     launch_whole<Shape>(a, op, log_width, stream);
   } else {
@@ -172,12 +169,6 @@ template <bool WHOLE, typename Op>
 void launch_rows(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using P = Plan<Op>;
   constexpr int VEC = kVec<typename Op::T>, HELD = P::HELD;
-  if constexpr (!WHOLE && !P::HALF && !P::TWO) {
-    // Odd rows by a warp at most, with 16 elements a thread or 32: those of a block would wait for
-    // each other more often than they compute.
-    if (a.n % VEC && a.n <= kWarp * 16) return launch_few<false, 16, 0>(a, op, s);
-    if (a.n % VEC && a.n <= kWarp * 32) return launch_few<false, 32, 0>(a, op, s);
-  }
   if (a.n <= kWarp * P::FEW) return launch_few<WHOLE, P::FEW, kLeastFew>(a, op, s);
   if constexpr (P::WARP > P::FEW) {
     if (a.n <= kWarp * P::WARP) return launch_few<WHOLE, P::WARP, 5>(a, op, s);
@@ -285,8 +276,38 @@ void launch_rows_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s
   launch_again<512>(a, op, s);
 }
 
-// Rows of few elements that no 16 bytes divide: a thread each.
-constexpr int kTiny = 16;
+// By WIDTH threads a row, or a block, with ELEMENTS each.
+template <int ELEMENTS, int WIDTH, typename Op>
+void launch_spread_by(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  constexpr bool IS_BLOCK = WIDTH > kWarp;
+  using Short = typename SkewedShape<Op, typename Holding<Op, ELEMENTS, IS_BLOCK>::Shape>::Short;
+  if constexpr (IS_BLOCK) {
+    const int log_width = log2_at_least(ceil_div(a.n, ELEMENTS));
+    launch_short<true, Short>(a, op, std::max(kLeastBlock, log_width), s);
+  } else {
+    constexpr int LOG_WIDTH = log2_of(WIDTH);
+    launch_short<true, typename Short::template Wide<LOG_WIDTH>>(a, op, LOG_WIDTH, s);
+  }
+}
+
+// Rows whose length 16 bytes do not divide. False if they are too long for a block. Neighbouring
+// lanes have neighbouring elements, so many of these are side by side.
+template <typename Op>
+bool launch_spread(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  constexpr int THREADS = Plan<Op>::THREADS;
+  constexpr int HELD = Op::OPERANDS > 0 ? OperandPlan<Op>::MOST : Plan<Op>::HELD;
+  if (a.n > THREADS * HELD) return false;
+  if (a.n <= 4) return launch_spread_by<4, 1>(a, op, s), true;
+  if (a.n <= 4 * 4) return launch_spread_by<4, 4>(a, op, s), true;
+  if (a.n <= 16 * 4) return launch_spread_by<4, 16>(a, op, s), true;
+  if (a.n <= 16 * 8) return launch_spread_by<8, 16>(a, op, s), true;
+  if (a.n <= kWarp * 8) return launch_spread_by<8, kWarp>(a, op, s), true;
+  if (a.n <= kWarp * 16) return launch_spread_by<16, kWarp>(a, op, s), true;
+  if constexpr (!Plan<Op>::TWO && sizeof(typename Op::T) < 8) {
+    if (a.n <= kWarp * 32) return launch_spread_by<32, kWarp>(a, op, s), true;
+  }
+  return launch_spread_by<HELD, THREADS>(a, op, s), true;
+}
 
 template <bool WHOLE, typename Op, typename Allocate>
 void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate& allocate) {
@@ -312,11 +333,10 @@ cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate a
     for (Y* const out : a.out.of) wide = wide && aligned<Y, kVec<T>>(out, a.n);
   }
   for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
-  if (a.n <= kTiny && a.n % kVec<T> != 0) {
-    a.n <= kTiny / 2 ? launch_few<false, kTiny / 2, 0>(a, op, s)
-                     : launch_few<false, kTiny, 0>(a, op, s);
-  } else {
-    wide ? launch_of_length<true>(a, op, s, allocate) : launch_of_length<false>(a, op, s, allocate);
+  if (wide) {
+    launch_of_length<true>(a, op, s, allocate);
+  } else if (a.n % kVec<T> == 0 || !launch_spread(a, op, s)) {
+    launch_of_length<false>(a, op, s, allocate);
   }
   return cudaGetLastError();
 }

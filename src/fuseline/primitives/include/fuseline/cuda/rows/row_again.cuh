@@ -92,7 +92,7 @@ struct WarpColumns {
         const auto y = op.out(row, held[i], op.template some_operands<VEC>(at, i, first));
 #pragma unroll
         for (int k = 0; k < Op::OUTPUTS; ++k) {
-          store_pack(rows[k] + begin, output(y, k), at, i);
+          store_pack(rows[k] + begin, output(y, k), at, i, at.in_pairs(rows[k]));
         }
       }
     }

@@ -192,7 +192,9 @@ __device__ __forceinline__ void load_shared(const typename Op::T* const (&rows)[
   for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) {
-      load_pack(rows[k], at, i, Op::nothing(), held[i].v[k]);
+      Pack<typename Op::T, VEC> pack = filled<VEC>(round_to<typename Op::T>(Op::nothing()));
+      if (at(i)) load_pack(rows[k], at, i, pack);
+      held[i].v[k] = unpack<typename Op::S>(pack);
     }
   }
 }

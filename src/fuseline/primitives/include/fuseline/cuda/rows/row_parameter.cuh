@@ -44,19 +44,10 @@ struct Parameter {
   // The same of the elements that are there, from any address; `none` for the others.
   template <typename Span>
   __device__ __forceinline__ void load_some(const Span& at, int i, const W* from, W none) {
-    if (from && at.has_pairs(from, i)) {
+    Pack<W, VEC> all = filled<VEC>(none);
+    if (from) load_pack(from, at, i, all);
 #pragma unroll
-      for (int v = 0; v < VEC; v += 2) {
-        const auto two = fuseline::load<W, 2>(from + at.column(i, v));
-        packs[v / ONE].v[v % ONE] = two.v[0];
-        packs[v / ONE].v[v % ONE + 1] = two.v[1];
-      }
-      return;
-    }
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      packs[v / ONE].v[v % ONE] = from && at(i, v) ? from[at.column(i, v)] : none;
-    }
+    for (int v = 0; v < VEC; ++v) packs[v / ONE].v[v % ONE] = all.v[v];
   }
   // Half types have registers for all packs at once, so a load that may go ahead of other packs'
   // stores is better; fp32's, with a condition of its own, goes ahead of the pack's own only.

@@ -14,6 +14,7 @@ __host__ __device__ constexpr int log2_of(int power) {
 // `pair` before the one after that: in memory's order 1 and 2.
 template <int VEC, bool WHOLE>
 struct Span {
+  static constexpr int WIDTH = VEC;
   int first, count, step;
   int pair = 2, next = 1;
 
@@ -33,10 +34,10 @@ struct Span {
   __device__ __forceinline__ bool operator()(int i, int v) const {
     return i * step + (WHOLE ? 0 : behind(v)) < count;
   }
-  // Whether all pairs of pack i are there, and lie side by side at even addresses.
+  // Whether the elements are pairs, side by side at even addresses of a row.
   template <typename T>
-  __device__ __forceinline__ bool has_pairs(const T* row, int i) const {
-    return VEC > 1 && next == 1 && (*this)(i, VEC - 1) &&
+  __device__ __forceinline__ bool in_pairs(const T* row) const {
+    return VEC > 1 && next == 1 && count % 2 == 0 &&
            reinterpret_cast<uintptr_t>(row) % (2 * sizeof(T)) == 0;
   }
 };
@@ -55,40 +56,85 @@ __device__ __forceinline__ Span<VEC, WHOLE> block_span(int begin, int end, int s
   return {first + lane, min(end - first, each * kWarp * VEC) - lane, kWarp * VEC};
 }
 
-// A pack of a row, in single elements or in pairs; `none` for those that are not there.
-template <typename S, typename T, int VEC>
-__device__ __forceinline__ void load_pack(const T* row, const Span<VEC, false>& at, int i, S none,
-                                          Values<S, VEC>& to) {
-  const T* const from = row + at.column(i);
-  if (at.has_pairs(row, i)) {
-#pragma unroll
-    for (int v = 0; v < VEC; v += 2) {
-      const auto two = unpack<S>(load<T, 2>(from + at.behind(v)));
-      to.v[v] = two.v[0];
-      to.v[v + 1] = two.v[1];
-    }
-  } else if (at(i, VEC - 1)) {  // one question for a pack
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) to.v[v] = static_cast<S>(to_stat(from[at.behind(v)]));
-  } else {
+template <typename T, int VEC>
+__device__ __forceinline__ void put(Pack<T, VEC>& to, int v, const T& one) {
+  to.v[v] = one;
+}
+template <typename T, int VEC>
+__device__ __forceinline__ void put(Pack<T, VEC>& to, int v, const Pack<T, 2>& two) {
+  to.v[v] = two.v[0];
+  to.v[v + 1] = two.v[1];
+}
+
+// Single elements of a pack on their way from memory, each in a register of its own: what puts half
+// types in one register waits for them.
+template <typename T, int VEC>
+struct Loose {
+  using Word = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
+  using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, T>;
+  Word words[VEC];
+
+  __device__ __forceinline__ Pack<T, VEC> pack() const {
+    Pack<T, VEC> p;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
-      to.v[v] = at(i, v) ? static_cast<S>(to_stat(from[at.behind(v)])) : none;
+      const auto bits = static_cast<Bits>(words[v]);
+      p.v[v] = reinterpret_cast<const T&>(bits);
+    }
+    return p;
+  }
+};
+template <typename T, int VEC>
+__device__ __forceinline__ void put(Loose<T, VEC>& to, int v, const T& one) {
+  to.words[v] = reinterpret_cast<const typename Loose<T, VEC>::Bits&>(one);
+}
+
+// Loads what is there of pack i of a row, by single elements or IN_PAIRS, into a Pack or Loose.
+template <bool IN_PAIRS, typename T, typename Span, typename To>
+__device__ __forceinline__ void load_pack(const T* row, const Span& at, int i, To& to) {
+  constexpr int VEC = Span::WIDTH, STEP = IN_PAIRS ? 2 : 1;
+  const T* const from = row + at.column(i);
+  const auto load_at = [&](int v) {
+    if constexpr (IN_PAIRS) {
+      put(to, v, load<T, 2>(from + at.behind(v)));
+    } else {
+      put(to, v, from[at.behind(v)]);
+    }
+  };
+  if (at(i, VEC - 1)) {  // one question for a pack
+#pragma unroll
+    for (int v = 0; v < VEC; v += STEP) load_at(v);
+  } else {
+#pragma unroll
+    for (int v = 0; v < VEC; v += STEP) {
+      if (at(i, v)) load_at(v);
     }
   }
+}
+template <typename T, typename Span, int VEC>
+__device__ __forceinline__ void load_pack(const T* row, const Span& at, int i, Pack<T, VEC>& to) {
+  at.in_pairs(row) ? load_pack<true>(row, at, i, to) : load_pack<false>(row, at, i, to);
 }
 
 // Writes a pack of values there.
 template <typename T, typename S, int VEC>
 __device__ __forceinline__ void store_pack(T* row, const Values<S, VEC>& values,
-                                           const Span<VEC, false>& at, int i) {
+                                           const Span<VEC, false>& at, int i, bool in_pairs) {
   const auto p = pack<T>(values);
   T* const to = row + at.column(i);
-  if (at.has_pairs(row, i)) {
+  if (in_pairs && at(i, VEC - 1)) {
 #pragma unroll
     for (int v = 0; v < VEC; v += 2) {
       store<T, 2>(to + at.behind(v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
     }
+  } else if (in_pairs) {
+#pragma unroll
+    for (int v = 0; v < VEC; v += 2) {
+      if (at(i, v)) store<T, 2>(to + at.behind(v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
+    }
+  } else if (at(i, VEC - 1)) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) to[at.behind(v)] = p.v[v];
   } else {
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
