@@ -7,17 +7,14 @@ bulk copies, which are those of GPUs before sm_90 here; and how quick anything i
 from __future__ import annotations
 
 import ctypes
-import os
-import re
-import shutil
 import subprocess
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from cuda_on_cpu.sources import CUDA, CXX, HERE, NVCC, SOURCE, copy_headers
 from ops.ranges import epsilons, magnitudes
 from torch import Tensor
 
@@ -26,13 +23,6 @@ from fuseline.ops.norm_chain.reference import longdouble as chain_of_norms
 from fuseline.ops.norm_chain.reference import norm_chain
 from fuseline.ops.pointwise_chain.reference import longdouble as chain_longdouble
 
-HERE = Path(__file__).parent
-SOURCE = HERE.parents[1] / "src/fuseline"
-HEADERS = SOURCE / "primitives/include/fuseline"
-CXX = os.environ.get("CXX") or shutil.which("g++")
-NVCC = shutil.which("nvcc")
-ROOTS = [os.environ.get("CUDA_HOME"), NVCC and Path(NVCC).resolve().parents[1], "/usr/local/cuda"]
-CUDA = next((Path(r) for r in ROOTS if r and (Path(r) / "include/cuda_bf16.h").exists()), None)
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 NAMES = {F32: "f32", F64: "f64", BF16: "bf16"}
 ROWS = 7  # more than blocks, so that some have several
@@ -49,30 +39,10 @@ def seed():
     torch.manual_seed(0)
 
 
-def for_a_cpu(text: str) -> str:
-    """What g++ cannot read of CUDA C++: launches, and shared memory of a size known then."""
-    shared = r"extern __shared__ __align__\(\d+\) unsigned char (\w+)\[\]"
-    text = re.sub(shared, r"unsigned char* const \1 = emulator::shared", text)
-    return re.sub(r"(\w+(?:<[\w\s,]*>)?)\s*<<<(.*?)>>>", r"emulator::on(\1, \2)", text, flags=re.S)
-
-
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
     folder = tmp_path_factory.mktemp("cuda_on_cpu")
-    for path in HEADERS.rglob("*.*h"):
-        copy = folder / "fuseline" / path.relative_to(HEADERS)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(for_a_cpu(path.read_text()))
-    for name in (
-        "bias_gelu", "horizontal_reduction_pointwise", "horizontal_reduction_reduction",
-        "norm_chain", "pointwise_chain",
-    ):  # fmt: skip
-        (folder / "ops" / name).mkdir(parents=True)
-        for path in (SOURCE / "ops" / name).glob("impl_cuda*.cuh"):
-            (folder / "ops" / name / path.name).write_text(for_a_cpu(path.read_text()))
-    for name in ("async_packs.cuh", "cluster.cuh", "grid.cuh"):
-        assert (folder / "fuseline/cuda" / name).exists()  # what it stands in for
-        shutil.copy(HERE / name, folder / "fuseline/cuda")
+    copy_headers(folder)
     operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
     include = [f"-I{p}" for p in (folder, HERE, *operators)]
 
