@@ -167,14 +167,16 @@ def test_fp64_is_held_against_longdouble():
     assert 0.0 < figures.max_ulp < 8.0
 
 
-def test_where_fp64_differs_from_a_large_reference_longdouble_says_who_errs(monkeypatch):
+@pytest.mark.parametrize("shape", [(6, 10), (2, 3, 10)])
+def test_where_fp64_differs_from_a_large_reference_longdouble_says_who_errs(shape, monkeypatch):
     monkeypatch.setattr(accuracy, "LONGDOUBLE_ELEMENTS", 0)
-    inputs, _ = sample(F64)
+    inputs, _ = sample(F64, shape)
     right = inputs["x"].clone()
+    right.view(6, 10)[2] = 3.0
     asked = []
 
     def reference(x):
-        return torch.where(torch.arange(6)[:, None] == 2, x * (1 + 1e-13), x)  # errs in one row
+        return torch.where(x == 3.0, x * (1 + 1e-13), x)  # errs in one row
 
     def longdouble(direction, dy, x):
         asked.append(len(x))
@@ -182,11 +184,27 @@ def test_where_fp64_differs_from_a_large_reference_longdouble_says_who_errs(monk
 
     spec = replace(IDENTITY, reference=reference, longdouble=longdouble, row_inputs=("x",))
     wrong = right.clone()
-    wrong[4] *= 1 + 1e-12
-    inputs = {"x": right}
-    assert errors(spec, inputs, "fwd", {"out0": right})["out0"].max_ulp == 0
-    assert errors(spec, inputs, "fwd", {"out0": wrong})["out0"].max_ulp > 1000
+    wrong.view(6, 10)[4] *= 1 + 1e-12
+    assert errors(spec, {"x": right}, "fwd", {"out0": right})["out0"].max_ulp == 0
+    assert errors(spec, {"x": right}, "fwd", {"out0": wrong})["out0"].max_ulp > 1000
     assert asked == [1, 2]
+
+
+def test_a_row_that_knows_its_place_is_not_judged_alone(monkeypatch):
+    monkeypatch.setattr(accuracy, "LONGDOUBLE_ELEMENTS", 0)
+    inputs, _ = sample(F64)
+
+    def reference(x):
+        return x + torch.arange(len(x))[:, None]
+
+    def longdouble(direction, dy, x):
+        pytest.fail("asked for some rows alone")
+
+    spec = replace(IDENTITY, reference=reference, longdouble=longdouble, row_inputs=("x",))
+    wrong = reference(inputs["x"])
+    wrong[4] *= 1 + 1e-12
+    figures = errors(spec, {"x": inputs["x"]}, "fwd", {"out0": wrong})["out0"]
+    assert figures.max_ulp > 1000
 
 
 def test_run_gives_gradients_of_present_floating_inputs_only():

@@ -25,20 +25,20 @@ class Part:
     whole: bool
 
 
-def some_rows(spec: OpSpec, part: Part, rows: Tensor) -> Inputs:
-    """Return the inputs with these rows alone, of a part whose rows have one dimension."""
-    return {n: t[rows] if n in spec.row_inputs else t for n, t in part.inputs.items()}
+def some_rows(spec: OpSpec, inputs: Inputs, rows: Tensor) -> Inputs:
+    """Return the inputs with these rows alone, by their place among all."""
+    of = {n: t for n in spec.row_inputs if isinstance(t := inputs.get(n), Tensor)}
+    return {
+        **inputs,
+        **{n: t.reshape(-1, *t.shape[t.dim() - spec.row_ndim :])[rows] for n, t in of.items()},
+    }
 
 
-def has_rows(spec: OpSpec, part: Part) -> bool:
-    """Say whether all inputs with rows have these along one leading dimension, as results do."""
-    rowed = [t for n in spec.row_inputs if isinstance(t := part.inputs.get(n), Tensor)]
-    tensors = [*rowed, *(t for found in part.results for t in found.values())]
-    return (
-        bool(rowed)
-        and all(t.dim() == spec.row_ndim + 1 for t in rowed)
-        and len({t.shape[:1] for t in tensors}) == 1
-    )
+def lead_of(spec: OpSpec, inputs: Inputs) -> torch.Size | None:
+    """Return the leading sizes of all inputs with rows, None where they differ or none has any."""
+    of = [t for n in spec.row_inputs if isinstance(t := inputs.get(n), Tensor)]
+    leads = {t.shape[: t.dim() - spec.row_ndim] for t in of}
+    return leads.pop() if len(leads) == 1 else None
 
 
 def chunks(
@@ -49,16 +49,14 @@ def chunks(
 ) -> Iterator[Part]:
     """Return the case as it is where it is small or has no rows, else slices of its rows."""
     rowed = {n: inputs[n] for n in spec.row_inputs if isinstance(inputs.get(n), Tensor)}
-    leads = {t.shape[: t.dim() - spec.row_ndim] for t in rowed.values()}
     largest = max((t.numel() for t in rowed.values()), default=0)
-    lead = leads.pop() if len(leads) == 1 else torch.Size()
+    lead = lead_of(spec, inputs)
     shared = set(inputs) - set(rowed)
     sliced = [{n: t for n, t in found.items() if n not in shared} for found in results]
     per_row = [*(t for found in sliced for t in found.values()), *(dys or ())]
-    odd = bool(leads) or any(t.shape[: len(lead)] != lead for t in per_row)
     on_cpu = any(t.is_cpu for t in rowed.values())
     most = CPU_CHUNK_ELEMENTS if on_cpu else CHUNK_ELEMENTS
-    if odd or largest <= most:
+    if lead is None or largest <= most or any(t.shape[: len(lead)] != lead for t in per_row):
         yield Part(inputs, results, dys, whole=True)
         return
     rows = math.prod(lead)
