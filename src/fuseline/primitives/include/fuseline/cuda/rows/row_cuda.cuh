@@ -9,7 +9,7 @@
 //   HAS_FALLBACK     whether rows for which needs_fallback() is true are computed by fallback()
 //   INTENSE          whether computing a row takes about as long as its memory traffic (half types)
 //   aligned()        whether `operands` may load packs
-//   padding()        value of the columns past the end of a row
+//   nothing()        value of the columns past the end of a row
 //   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
 //                    of `width` neighbouring lanes, together, in each of them; and Part::QUICK:
 //                    a few are combined faster by each thread than by shuffles
