@@ -160,7 +160,7 @@ def test_the_host_asks_no_device_function(tmp_path) -> None:
 HELD = {F32: [64, 252, 512, 1024, 4096, 8192, 16384], F64: [32, 512, 2048, 8192],
         BF16: [64, 504, 1024, 2048, 16384]}  # fmt: skip
 LENGTHS = [(d, n) for d, held in HELD.items() for n in (*held, 20000)]  # all of 16 bytes
-ODD = [(F32, n) for n in (2, 3, 61, 131, 255, 1027, 4095, 8191, 20001)]
+ODD = [(F32, n) for n in (2, 3, 16, 17, 61, 131, 255, 1027, 4095, 8191, 20001)]
 ODD += [(F64, 61), (F64, 1027), (F64, 4097), (BF16, 1027), (BF16, 8191)]
 
 
@@ -198,10 +198,19 @@ def test_misaligned_rows(backward, dtype, n) -> None:
     assert_gradients(run_backward(backward, dy, x, weight), dy, x, weight)
 
 
-@pytest.mark.parametrize("n", [61, 64, 255, 1024, 1101])
+@pytest.mark.parametrize("n", [3, 16, 61, 64, 255, 1024, 1101])
 def test_more_rows_than_one_sum_takes(backward, n) -> None:
     dy, x, weight = rows((300, n), F32), rows((300, n), F32), torch.randn(n)
     assert_gradients(run_backward(backward, dy, x, weight), dy, x, weight)
+
+
+@pytest.mark.parametrize("n", [8193, 20000])
+def test_a_long_row_among_others_has_the_same_dx(backward, n) -> None:
+    dy, x, weight = rows((ROWS, n), F32), rows((ROWS, n), F32), torch.randn(n)
+    for need, centred in (((1, 1, 0), False), ((1, 1, 1), True)):
+        among = run_backward(backward, dy, x, weight, need, centred)[0]
+        alone = run_backward(backward, dy[3:4], x[3:4], weight, need, centred)[0]
+        assert torch.equal(among[3:4], alone)
 
 
 @pytest.mark.parametrize("n", [1, 5, 64, 20000])

@@ -14,7 +14,6 @@ constexpr int kWarp = 32;
 constexpr int kSmallBlock = 128;  // threads of a block that holds several rows
 constexpr int kMaxBlock = 1024;
 constexpr unsigned kFullMask = 0xffffffffu;
-constexpr int kPacksAtOnce = 4;  // loads in flight of a thread that walks along a long row
 
 template <typename T>
 struct StatOf {

@@ -14,8 +14,7 @@ namespace fuseline::rms {
 template <Kind KIND>
 constexpr bool kIsCentred = KIND == Kind::kCentred;
 
-// What a kind has besides: what is added to dx, if it is not null; the saved means and, for rows
-// that no block can hold, a place for their shifts.
+// What a kind has besides: what is added to dx, if it is not null; the saved means.
 template <typename T, Kind KIND>
 struct Besides {};
 template <typename T>
@@ -26,7 +25,6 @@ struct Besides<T, Kind::kAdds> {
 template <typename T>
 struct Besides<T, Kind::kCentred> {
   const Stat<T>* mean;
-  Stat<T>* shift;
 };
 
 // What a row is normalised by. A centred row's xhat is off by a shift: its mean, which the rounding

@@ -64,6 +64,7 @@ auto with_bwd_shape(int64_t n, const F& f) {
   if constexpr (VEC == 1) {
     using Small = std::conditional_t<CENTRED && sizeof(T) == 8, OddShape<4, 16, 256, 3>,
                                      OddShape<4, 16, 512, 2>>;
+    if (packs <= 4 * 4) return if_it_fits(OddShape<4, 4, 512, 2>{});
     if (packs <= 4 * 16) return if_it_fits(Small{});
     if (packs <= 9 * 16) return if_it_fits(OddShape<9, 16, 256, 2>{});
     if (packs <= 8 * kWarp) return if_it_fits(OddShape<8, kWarp, 256, 2>{});
@@ -123,11 +124,21 @@ int64_t parts_of(int64_t rows, int64_t blocks, int turns) {
 }
 
 // Column tiles of the kernels for long rows, and the blocks that share the rows of each.
-constexpr int kTileThreads = 256;
 constexpr int kTileBlocksPerSm = 4;
 template <int VEC>
+constexpr int kTileItems = VEC == 1 ? 4 : 1;
+template <int VEC>
 int64_t column_tiles(int64_t n) {
-  return ceil_div(n, static_cast<int64_t>(kTileThreads) * VEC);
+  return ceil_div(n, static_cast<int64_t>(kTileThreads) * kTileItems<VEC> * VEC);
+}
+
+// The slices of a long row depend on its length alone, as the order of its sums does.
+template <int VEC>
+LongSlices slices_of(int64_t n, void* sums) {
+  constexpr int64_t kMost = 128, kLeastColumns = 2048;
+  const int64_t count = std::min(kMost, ceil_div(n, kLeastColumns));
+  return {static_cast<int>(count), ceil_div(ceil_div(n, VEC), count) * VEC,
+          static_cast<double*>(sums)};
 }
 
 template <typename T, int VEC, Kind KIND>
@@ -152,14 +163,15 @@ void bwd_by_length(const BwdArgs<T, W, KIND>& a, const BwdProblem& p) {
   with_bwd_shape<T, VEC, KIND>(a.n, [&](auto shape) {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
+      constexpr int ITEMS = kTileItems<VEC>;
+      const LongSlices slices = slices_of<VEC>(a.n, p.sums);
       if (a.wants_means()) {
-        bwd_long_dx_kernel<T, W, VEC, KIND>
-            <<<static_cast<unsigned>(a.rows), kMaxBlock, 0, p.stream>>>(a);
+        bwd_long_sums_kernel<T, W, VEC, KIND>
+            <<<static_cast<unsigned>(a.rows * slices.count), kTileThreads, 0, p.stream>>>(a,
+                                                                                          slices);
       }
-      if (p.partial) {
-        const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
-        bwd_long_columns_kernel<T, W, VEC, KIND><<<grid, kTileThreads, 0, p.stream>>>(a);
-      }
+      const dim3 grid(static_cast<unsigned>(column_tiles<VEC>(a.n)), blocks);
+      bwd_long_kernel<T, W, VEC, ITEMS, KIND><<<grid, kTileThreads, 0, p.stream>>>(a, slices);
     } else {
       const BwdLaunch l = bwd_launch<T, Shape, KIND>(a.n);
       static PerDeviceCache done;
@@ -205,34 +217,43 @@ auto with_bwd_vec(const BwdProblem& p, const F& f) {
                               : f(std::integral_constant<int, 1>{});
 }
 
-// Of a centred norm these are the shifts that one kernel finds and the next one needs.
+// Whether blocks of a persistent grid share the rows. Not those of a centred norm.
 template <typename T, typename W, Kind KIND>
-int64_t bwd_sums_typed(const BwdProblem& p) {
+bool bwd_is_by_grid(const BwdProblem& p) {
   if constexpr (kIsCentred<KIND>) {
-    if (!p.dweight) return 0;
-    return with_bwd_vec<T, W>(p, [&](auto vec) {
-      return with_bwd_shape<T, decltype(vec)::value, KIND>(p.n, [&](auto shape) -> int64_t {
-        return std::is_same_v<decltype(shape), Long> ? p.rows : 0;
-      });
-    });
+    return false;
   } else {
-    return with_bwd_grid<T, KIND>(p, [&](auto shape, const GridPlan& plan) -> int64_t {
+    return with_bwd_grid<T, KIND>(p, [&](auto shape, const GridPlan& plan) {
       using Shape = decltype(shape);
-      if (plan.size == 0 || p.rows == 0 || !bwd_is_wide<T, W>(p)) return 0;
-      return known_to_hold<bwd_grid_kernel<T, W, Shape, KIND>, Shape>() ? p.rows * plan.size : 0;
+      return plan.size > 0 && p.rows > 0 && bwd_is_wide<T, W>(p) &&
+             known_to_hold<bwd_grid_kernel<T, W, Shape, KIND>, Shape>();
     });
   }
 }
 
+// Those of a row's blocks or slices.
+template <typename T, typename W, Kind KIND>
+int64_t bwd_sums_typed(const BwdProblem& p) {
+  if (bwd_is_by_grid<T, W, KIND>(p)) {
+    return with_bwd_grid<T, KIND>(p,
+                                  [&](auto, const GridPlan& plan) { return p.rows * plan.size; });
+  }
+  return with_bwd_vec<T, W>(p, [&](auto vec) {
+    constexpr int VEC = decltype(vec)::value;
+    return with_bwd_shape<T, VEC, KIND>(p.n, [&](auto shape) -> int64_t {
+      if (!std::is_same_v<decltype(shape), Long>) return 0;
+      return p.rows * slices_of<VEC>(p.n, nullptr).count * kSums<KIND>;
+    });
+  });
+}
+
 template <typename T, typename W, Kind KIND>
 int64_t parts_typed(BwdProblem& p) {
-  if constexpr (!kIsCentred<KIND>) {
-    if (p.sums) {
-      return with_bwd_grid<T, KIND>(p, [&](auto shape, const GridPlan& plan) {
-        p.blocks = plan.groups;
-        return parts_of(p.rows, p.blocks, kRowsInPart<decltype(shape)>);
-      });
-    }
+  if (bwd_is_by_grid<T, W, KIND>(p)) {
+    return with_bwd_grid<T, KIND>(p, [&](auto shape, const GridPlan& plan) {
+      p.blocks = plan.groups;
+      return parts_of(p.rows, p.blocks, kRowsInPart<decltype(shape)>);
+    });
   }
   return with_bwd_vec<T, W>(
       p, [&](auto vec) { return parts_by_length<T, decltype(vec)::value, KIND>(p); });
@@ -260,7 +281,6 @@ BwdArgs<T, W, KIND> bwd_args(const BwdProblem& p) {
   }
   if constexpr (kIsCentred<KIND>) {
     a.mean = static_cast<const S*>(p.mean);
-    a.shift = static_cast<S*>(p.sums);
     if (p.dbias) a.partial[1] = static_cast<S*>(p.partial) + (p.dweight ? p.parts * p.n : 0);
   }
   return a;
@@ -270,7 +290,7 @@ template <typename T, typename W, Kind KIND>
 void bwd_rows(const BwdProblem& p) {
   const BwdArgs<T, W, KIND> a = bwd_args<T, W, KIND>(p);
   if constexpr (!kIsCentred<KIND>) {
-    if (p.sums) {
+    if (bwd_is_by_grid<T, W, KIND>(p)) {
       return with_bwd_grid<T, KIND>(p, [&](auto shape, const GridPlan& plan) {
         using Shape = decltype(shape);
         launch_grid<T, Shape>(bwd_grid_kernel<T, W, Shape, KIND>, a, plan, kBuffers<KIND>, p.sums,
