@@ -15,9 +15,9 @@ from fuseline.testing import (
     chunks,
     errors,
     make_dys,
-    over_budget,
     run,
 )
+from fuseline.testing.accuracy import over_budget
 
 F32, F64, BF16, E4M3 = torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn
 SPEC = model.spec(model.RMSNorm.call)

@@ -14,7 +14,7 @@ from torch._subclasses import FakeTensor
 
 from fuseline import table
 from fuseline.core.spec import OpSpec
-from fuseline.testing import accuracy
+from fuseline.testing import Judge, accuracy
 
 SPECS = table.load()
 # The schema takes a bool for an int, and None for a bool.
@@ -89,9 +89,9 @@ def _off_formula(
     if any(t.numel() == 0 for t in args if isinstance(t, Tensor)):
         return None  # the formula's maximum needs an element
     outputs = {f"out{i}": y for i, y in enumerate(results)}
-    eager = next(i.fn for i in spec.implementations if i.role == "eager")
-    mine = accuracy.errors(spec, inputs, "fwd", outputs)
-    yardstick = accuracy.errors(spec, inputs, "fwd", accuracy.run(eager, spec, inputs, "fwd"))
+    judge = Judge(spec, inputs, "fwd")
+    mine, yardstick = judge.errors(outputs)
+    assert yardstick is not None
     for n, y in outputs.items():
         if not y.is_floating_point():
             if mine[n].max_ulp == math.inf:
@@ -100,6 +100,6 @@ def _off_formula(
         if _as_bad(mine[n], yardstick[n], y.dtype):
             continue
         fair = replace(mine[n], max_ulp=mine[n].max_ulp / TAIL, scaled=mine[n].scaled / TAIL)
-        if why := accuracy.over_budget(spec.budget, y.dtype, "fwd", fair, yardstick[n]):
+        if why := judge.reason(n, y.dtype, fair, yardstick[n]):
             return f"{n}: {TAIL} times the budget: {why}"
     return None

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ops import test_layer_norm
+from ops import budgets, test_layer_norm
 
 import fuseline
 from fuseline import table
 from fuseline.core.tuned import Entry, Table, Tile
 from fuseline.ops.layer_norm import impl_triton
-from fuseline.testing.accuracy import errors, over_budget
 
 SPEC = table.load()["layer_norm"]
 # Whole rows, and with `tiles_of_256` rows in blocks.
@@ -91,21 +90,9 @@ def test_parameters_have_dtypes_of_their_own(n):
 @pytest.mark.parametrize("n", LENGTHS)
 def test_within_the_budget(n, dtype):
     """Odd rows, apart by a stride of their own."""
-    x = torch.randn(3, n + 6).to(dtype)[:, 6:].requires_grad_()
-    weight, bias = torch.randn(2, n).to(dtype)
-    leaves = {"x": x, "weight": weight.requires_grad_(), "bias": bias.requires_grad_()}
-    dy = torch.randn(3, n).to(dtype)
-    given = {**{k: t.detach() for k, t in leaves.items()}, "eps": 1e-5}
-    results = []
-    for norm in (lambda *t: fuseline.layer_norm(*t, impl="triton"), SPEC.eager.fn):
-        args = (*leaves.values(), 1e-5)
-        y = norm(*args)
-        grads = torch.autograd.grad(y, list(leaves.values()), dy)
-        results.append(({"out0": y.detach()}, dict(zip(leaves, grads, strict=True))))
-    for i, direction in enumerate(("fwd", "bwd")):
-        mine, theirs = (errors(SPEC, given, direction, r[i], (dy,)) for r in results)
-        for name, figures in mine.items():
-            assert over_budget(SPEC.budget, dtype, direction, figures, theirs[name]) is None
+    x, (weight, bias) = torch.randn(3, n + 6).to(dtype)[:, 6:], torch.randn(2, n).to(dtype)
+    inputs = {"x": x, "weight": weight, "bias": bias, "eps": 1e-5}
+    budgets.keeps_the_budget(SPEC, "triton", inputs)
 
 
 @pytest.mark.parametrize("n", LENGTHS)

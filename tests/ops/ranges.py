@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fuseline import table
 from fuseline.core.spec import Case, Direction, Inputs, OpSpec
-from fuseline.testing import accuracy
+from fuseline.testing import Judge, accuracy
 from fuseline.testing.accuracy import ErrorFigures
 from fuseline.testing.trial import Trial, floating
 
@@ -121,20 +121,13 @@ def wrong(
     for direction, home in at_home.items():
         if _leaves_no_digits(trial, direction, eps, power):
             continue
-        mine, here = accuracy.errors_of_each(
-            spec,
-            inputs,
-            direction,
-            tuple(
-                accuracy.run(fn, spec, inputs, direction, home.dys)
-                for fn in (trial.impl.fn, trial.eager)
-            ),
-            home.dys,
-        )
+        judge = Judge(spec, inputs, direction, home.dys, trial.eager, budget)
+        mine, here = judge.errors(trial.call(inputs, direction, home.dys))
+        assert here is not None
         for name, figures in mine.items():
             dtype = trial.dtype if name not in inputs else inputs[name].dtype
             eager = _yardstick(dtype, direction, here.get(name), home.eager.get(name))
-            reason = accuracy.over_budget(budget, dtype, direction, figures, eager)
+            reason = judge.reason(name, dtype, figures, eager)
             # Of terms that are subnormal as many roundings say nothing.
             info = torch.finfo(dtype)
             if reason and figures.max_abs > 128 * info.smallest_normal * info.eps:

@@ -11,8 +11,7 @@ from ops.on_a_gpu import kernels, misaligned
 import fuseline
 from fuseline import table
 from fuseline.core import native
-from fuseline.testing import accuracy
-from fuseline.testing.accuracy import errors, over_budget
+from fuseline.testing import Judge, accuracy
 
 OPS = ("double_softmax", "log_softmax", "softmax", "softmax_backward")
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -45,22 +44,10 @@ def _right(op: str, shape: tuple[int, ...], dtype: torch.dtype, offset: int = 0)
     grads = torch.autograd.grad(y, leaves.values(), dy)
     assert native.copies() == before
     rows = {name: t.detach().transpose(1, 2) for name, t in leaves.items()}
-    plain = {name: t.clone().requires_grad_() for name, t in rows.items()}
-    want = spec.eager.fn(**plain)
-    dys = (dy.transpose(1, 2),)
-    wants = torch.autograd.grad(want, plain.values(), dys[0])
-    for direction, mine, theirs, names in (
-        ("fwd", (y.detach(),), (want.detach(),), ("out0",)),
-        ("bwd", grads, wants, tuple(inputs)),
-    ):
-        turned = [t.transpose(1, 2) for t in mine]
-        figures, yardsticks = (
-            errors(spec, rows, direction, dict(zip(names, r, strict=True)), dys)
-            for r in (turned, theirs)
-        )
-        for name in names:
-            wrong = over_budget(spec.budget, dtype, direction, figures[name], yardsticks[name])
-            assert wrong is None, (shape, direction, name, wrong)
+    gradients = {name: g.transpose(1, 2) for name, g in zip(inputs, grads, strict=True)}
+    wrong = Judge(spec, rows, "fwd").wrong({"out0": y.detach().transpose(1, 2)})
+    wrong = wrong or Judge(spec, rows, "bwd", (dy.transpose(1, 2),)).wrong(gradients)
+    assert wrong is None, (shape, wrong)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

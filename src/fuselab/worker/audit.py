@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fuselab.model import Status
-from fuselab.worker.check import Figures, over_budget
+from fuselab.worker.check import judge_of
 from fuselab.worker.problem import InputSet, Problem
 from fuselab.worker.protocol import judge
 from fuselab.worker.trial import Trial
 from fuseline.testing import accuracy
+from fuseline.testing.judge import Figures
 
 SHARE = 0.1
 COUNTED = ("timed_calls", "checked_calls")
@@ -44,13 +45,14 @@ class Audit:
             trial.accuracy = None
             trial.fail(Status.INCORRECT, f"right at first, wrong in a timed call: {reason}")
 
-    def _judge(self, name: str, given: InputSet, results: dict[str, Any]) -> str:
-        """Return why results are wrong, or ""; eager is asked where they are not plainly right."""
+    def _judge(self, name: str, given: InputSet, results: dict[str, Any]) -> str | None:
+        """Return why results are wrong; eager is asked where they are not plainly right."""
+        why_wrong = judge_of(self._problem, name, given).first_reason
         figures = self._errors(given, results)
-        reason = over_budget(self._problem, name, results, figures, None)
+        reason = why_wrong(results, figures, None)
         if reason and self._eager is not None:
             eager = self._errors(given, self._run(self._eager.fn, given))
-            reason = over_budget(self._problem, name, results, figures, eager)
+            reason = why_wrong(results, figures, eager)
         return reason
 
     def _run(self, fn: Any, given: InputSet) -> dict[str, Any]:

@@ -16,18 +16,17 @@ from fuselab.model import Accuracy, Status
 from fuselab.worker import baselines
 from fuselab.worker.baselines import COMPILE, Unsupported
 from fuselab.worker.guard import GUARD
-from fuselab.worker.problem import Problem
+from fuselab.worker.problem import InputSet, Problem
 from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
 from fuselab.worker.trial import Trial
 from fuseline.core import native
 from fuseline.core.spec import Budget, Cost
 from fuseline.testing import accuracy, settings
+from fuseline.testing.judge import Figures, Judge
 
 # A baseline that adds up more roughly than ours may is still timed, with its error beside it; one
 # that is plainly wrong is not.
 LENIENCY = 16.0
-
-Figures = Mapping[str, accuracy.ErrorFigures]
 
 
 def yardstick(problem: Problem, emit: Emit) -> Figures | None:
@@ -109,37 +108,23 @@ def _accept(
     problem: Problem, trial: Trial, results: dict[str, Tensor], eager: Figures | None
 ) -> None:
     """Note the errors of the results; end the trial if they are of another kind or too large."""
-    reason = problem.misshapen(results)
-    if reason:
+    if reason := problem.misshapen(results):
         trial.fail(Status.INCORRECT, reason)
         return
     figures = _errors(problem, results)
     trial.accuracy = _summary(figures, eager)
-    reason = over_budget(problem, trial.name, results, figures, eager)
-    if reason:
-        trial.fail(Status.INCORRECT, reason)
+    why = judge_of(problem, trial.name, problem.first).first_reason(results, figures, eager)
+    if why:
+        trial.fail(Status.INCORRECT, why)
 
 
-def over_budget(
-    problem: Problem,
-    impl: str,
-    results: Mapping[str, Tensor],
-    figures: Figures,
-    eager: Figures | None,
-) -> str:
-    """Return why the errors exceed the budget, naming the output or gradient, or ""."""
+def judge_of(problem: Problem, impl: str, given: InputSet) -> Judge:
+    """Return the judge of what an implementation makes of these inputs, by its role's budget."""
     role = baselines.role(problem.spec, impl)
     budget = problem.spec.budget.held_by(role)
     if role not in ("ours", "eager"):
         budget = Budget(*(LENIENCY * limit for limit in astuple(budget)))
-    for name, mine in figures.items():
-        floating = name in results and results[name].is_floating_point()
-        dtype = results[name].dtype if floating else problem.dtype
-        yard = None if eager is None else eager.get(name)
-        why = accuracy.over_budget(budget, dtype, problem.direction, mine, yard)
-        if why:
-            return f"{name}: {why}"
-    return ""
+    return Judge(problem.spec, given.inputs, problem.direction, given.dys, budget=budget)
 
 
 def _call(problem: Problem, fn: Callable[..., Any]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fuselab import timers
 from fuselab.timers import cupti, events, graph, host, wall
-from fuseline.testing import accuracy
+from fuseline.testing import accuracy, conditioning, judge
 
 _OTHERS: tuple[tuple[object, str], ...] = (
     (time, "perf_counter"),
@@ -44,7 +44,7 @@ class Guard:
     def __init__(self) -> None:
         self._watched: list[tuple[object, str, object, CodeType | None]] = []
         self._add(_OTHERS)
-        self.watch(timers, cupti, events, graph, host, wall, accuracy)
+        self.watch(timers, cupti, events, graph, host, wall, accuracy, conditioning, judge)
 
     def watch(self, *modules: ModuleType) -> None:
         """Watch all functions that these define, to the code of each, and their constants."""

@@ -10,8 +10,9 @@ from fuseline.core.spec import (
     Inputs,
     OpSpec,
 )
-from fuseline.testing.accuracy import ErrorFigures, errors, make_dys, over_budget, run
+from fuseline.testing.accuracy import ErrorFigures, errors, make_dys, run
 from fuseline.testing.check import check
+from fuseline.testing.judge import Judge
 from fuseline.testing.report import CheckReport, Finding
 
 __all__ = [
@@ -25,10 +26,10 @@ __all__ = [
     "Finding",
     "Implementation",
     "Inputs",
+    "Judge",
     "OpSpec",
     "check",
     "errors",
     "make_dys",
-    "over_budget",
     "run",
 ]

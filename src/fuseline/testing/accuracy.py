@@ -166,6 +166,11 @@ def errors_of_each(
     return [{name: t.figures() for name, t in tally.items()} for tally in tallies]
 
 
+def in_ulp(budget: Budget, direction: Direction) -> bool:
+    """Return whether errors are judged in ULP of each element, else in eps * max|result|."""
+    return direction == "fwd" and not budget.gradients
+
+
 def over_budget(
     budget: Budget,
     dtype: torch.dtype,
@@ -181,7 +186,7 @@ def over_budget(
     mine       the error that is judged
     eager      eager's error, or None; used only while eager has some right digits itself
     """
-    direction = "bwd" if budget.gradients else direction
+    direction = "fwd" if in_ulp(budget, direction) else "bwd"
     unit = "ULP" if direction == "fwd" else "eps * max|result|"
     value = mine.max_ulp if direction == "fwd" else mine.scaled
     yardstick = None if eager is None else eager.max_ulp if direction == "fwd" else eager.scaled

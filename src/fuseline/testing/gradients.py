@@ -14,7 +14,7 @@ from torch.autograd.gradcheck import GradcheckError
 from fuseline.core.spec import Implementation, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names, make_dys
-from fuseline.testing.conditioning import Recheck
+from fuseline.testing.conditioning import nearby
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Results, Trial, first_reason, floating
 
@@ -61,8 +61,7 @@ def second_order(trial: Trial) -> Iterator[Finding]:
         off = (second[name] - wanted[name]).abs().max().item()
         scale = wanted[name].abs().max().item()
         if off > max(rounding * scale, 4 * eagers[name]):  # one draw of eager's error may be luck
-            nearby = Recheck(trial.spec, trial.eager, inputs, dys, trial.generator("second-order"))
-            for moved, seeds in nearby.draws(trial.dtype):
+            for moved, seeds in nearby(inputs, dys, trial.dtype):
                 exact = _exactly_twice(trial, moved, names, seeds)
                 found_there = _eagers_error(trial, moved, seeds, exact)
                 eagers = {n: max(eagers[n], found_there[n]) for n in names}

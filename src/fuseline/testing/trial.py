@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor
 from fuseline.core.spec import Case, Direction, Implementation, Inputs, OpSpec
 from fuseline.testing import accuracy
 from fuseline.testing.accuracy import ErrorFigures
-from fuseline.testing.conditioning import Recheck
+from fuseline.testing.judge import Judge
 from fuseline.testing.poison import poison
 from fuseline.testing.report import Finding
 from fuseline.testing.settings import Settings
@@ -93,27 +92,18 @@ class Trial:
         dys: tuple[Tensor, ...] | None = None,
     ) -> dict[str, tuple[str | None, ErrorFigures]]:
         """Yield every expected result with why it is over budget (or None) and its error."""
-        yardstick = self._yardstick(results, inputs, direction, dys)
-        both = (results,) if yardstick is None else (results, yardstick)
-        mine, *others = accuracy.errors_of_each(self.spec, inputs, direction, both, dys)
-        yard = others[0] if others else {}
         budget = self.spec.budget.held_by(self.impl.role)
+        judge = Judge(self.spec, inputs, direction, dys, self.eager, budget)
+        mine, eager = judge.errors(results)
         verdicts = {}
-        for name, figures in mine.items():
-            reason: str | None
+        for name, reason in judge.reasons(results, mine, eager).items():
+            figures, yardstick = mine[name], eager and eager.get(name)
             if name not in results:
                 reason = f"no {'output' if direction == 'fwd' else 'gradient'} came for {name}"
-            else:
-                dtype = results[name].dtype if results[name].is_floating_point() else self.dtype
-                eager = yard.get(name)
-                reason = accuracy.over_budget(budget, dtype, direction, figures, eager)
-                if reason and dys is not None and math.isfinite(figures.scaled):
-                    look = Recheck(self.spec, self.eager, inputs, dys, self.generator(name))
-                    reason = look.over_budget(name, dtype, figures, eager)
-                if reason and figures == accuracy.NOTHING_RIGHT:
-                    reason += f"; it came as {_summary(results[name])}"
-                elif eager is not None and eager.max_abs > 0:
-                    figures = replace(figures, eager_ratio=figures.max_abs / eager.max_abs)
+            elif reason and figures == accuracy.NOTHING_RIGHT:
+                reason += f"; it came as {_summary(results[name])}"
+            elif yardstick and yardstick.max_abs > 0:
+                figures = replace(figures, eager_ratio=figures.max_abs / yardstick.max_abs)
             verdicts[name] = reason, figures
         return verdicts
 
@@ -151,20 +141,6 @@ class Trial:
             reason or "",
             figures or {},
         )
-
-    def _yardstick(
-        self,
-        results: Mapping[str, Tensor],
-        inputs: Inputs,
-        direction: Direction,
-        dys: tuple[Tensor, ...] | None,
-    ) -> Results | None:
-        """Return eager's results, in the dtypes of `results`; None where eager cannot run."""
-        try:
-            eager = accuracy.run(self.eager, self.spec, inputs, direction, dys)
-        except Exception:
-            return None
-        return {n: y.to(results[n].dtype) for n, y in eager.items() if n in results}
 
     def _reference_in_fp32(self, **inputs: Any) -> tuple[Tensor, ...]:
         narrow = (torch.float16, torch.bfloat16)
