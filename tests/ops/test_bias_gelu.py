@@ -87,6 +87,23 @@ def test_gradients_of_every_order(approximate: str) -> None:
     assert torch.autograd.gradgradcheck(gelu, (x, bias))
 
 
+@pytest.mark.parametrize("approximate", FORMULAS)
+def test_the_second_derivative_has_its_digits_in_the_tails(approximate: str) -> None:
+    """Where it is small: of 1 minus a number near 1 nothing right would be left."""
+
+    def twice(fn, x: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        y = fn(x, torch.zeros_like(x), approximate)
+        (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+        return torch.autograd.grad(dx.sum(), x)[0]
+
+    x = torch.linspace(2, 6, 97)
+    for side in (x, -x):
+        want = twice(SPEC.reference, side.double())
+        got = twice(fuseline.bias_gelu, side)
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=0.0)
+
+
 def test_dbias_does_not_depend_on_the_threads() -> None:
     x, bias, dy = torch.randn(1000, 130), torch.randn(130), torch.randn(1000, 130)
     threads = torch.get_num_threads()

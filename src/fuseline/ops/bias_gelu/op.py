@@ -89,7 +89,11 @@ def _gelu(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
     h = x.to(wide) + bias.to(wide)
     if approximate == "tanh":
-        share = torch.sigmoid(1.5957691216057308 * h * (1 + 0.044715 * h * h))
+        # The smaller of sigmoid(v) and sigmoid(-v): autograd's derivatives of a sigmoid s are
+        # made of 1 - s, which for s near 1 has no digits left.
+        v, positive = 1.5957691216057308 * h * (1 + 0.044715 * h * h), h > 0
+        small = torch.sigmoid(torch.where(positive, -v, v))
+        share = torch.where(positive, 1 - small, small)
     else:
         share = torch.special.erfc(-0.7071067811865476 * h) / 2
     return (h * share).to(x.dtype)
