@@ -91,10 +91,11 @@ By the kernels of the right column above, wherever they begin.
 COLUMNS = """
 ## Columns
 
-Along another dimension than the last, `column_kernel` holds a column in registers of a block, and
-`column_again_kernel` reads a longer one again for each sum. How many columns there are changes
-nothing about a column's sums. Whether a thread can read neighbouring columns at once does (four, or
-two of 8 bytes: aligned): the two ways differ in the order of sums.
+Along another dimension than the last, `column_kernel` holds a column in registers of a block.
+`column_slice_kernel` divides a longer one into slices: a launch for each sum leaves what blocks
+have of it in memory, and another writes. How many columns there are changes nothing about a
+column's sums, only how many a block has. Whether a thread can read neighbouring columns at once
+does (four, or two of 8 bytes: aligned): the two ways differ in the order of sums.
 
 """
 
@@ -140,16 +141,17 @@ def parsed(said: str) -> Regime:
     (kernel,) = re.findall(r"(\w+_kernel)\(", said)
     types = dict(re.findall(r"(\w+) = (.*?)[;\]]", said))
     op, threads, blocks = types["Op"], has["threads"], has["blocks"]
+    if kernel.startswith("column"):
+        depth, items, slices = threads // has["number"], int(types["ITEMS"]), has.get("pieces", 0)
+        sums = (op, items, depth, has["together"], slices, has.get("piece"))
+        place = "slices" if slices else "block"
+        return Regime(kernel, place, sums, depth, items, 1, slices, has.get("piece", 0))
     if "pieces" in has:
         held = types.get("HELD") != "false"
         place = ("grid" if "grid" in kernel else "long") if held else "again"
         pieces = has["pieces"], has["piece"]
         sums = (op, types["VEC"], threads, held, *pieces)
         return Regime(kernel, place, sums, threads, 0, blocks, *pieces)
-    if kernel.startswith("column"):
-        depth, items, again = threads // has["number"], int(types["ITEMS"]), "again" in kernel
-        sums = (op, again, items, depth)
-        return Regime(kernel, "again" if again else "block", sums, depth, items)
     vec, items, is_block, most = re.findall(r"\w+", types["Shape"])[1:5]
     sums, elements = (op, vec, items, is_block, most, has["number"]), int(vec) * int(items)
     if kernel in ("row_cluster_kernel", "row_stream_kernel"):
@@ -163,9 +165,9 @@ def parsed(said: str) -> Regime:
 def one(
     op: str, size: int, n: int, rows: int, aligned: bool = True, columns: bool = False
 ) -> Regime:
-    """Of rows, or columns, of n elements; raises unless they have one kernel."""
+    """Of rows, or columns, of n elements; raises unless all launches are of one kernel."""
     numbers = map(ctypes.c_int64, (size, columns, rows, n, aligned))
-    (line,) = library().kernels_of(op.encode(), *numbers).decode().splitlines()
+    (line,) = set(library().kernels_of(op.encode(), *numbers).decode().splitlines())
     return parsed(line)
 
 
@@ -265,7 +267,7 @@ def column_cells(op: str, size: int) -> list[str]:
         def found(n: int) -> set[Regime]:
             return {r for (_, a), r in regimes(op, size, n, True).items() if a == aligned}
 
-        return "<br>".join(str(r) for r in runs(found, lambda n: n) if r.place != "again")
+        return "<br>".join(str(r) for r in runs(found, lambda n: n) if r.place == "block")
 
     return [cell(True), cell(False)]
 

@@ -1,7 +1,6 @@
 // The horizontal reductions, chosen and launched as on a GPU: rows, and columns with their
 // gradients.
-#include "emulator.h"
-#include "fuseline/cuda/columns/column_launch.cuh"
+#include "columns.h"
 #include "ops/horizontal_reduction_pointwise/impl_cuda_rows.cuh"
 #include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
 
@@ -10,21 +9,7 @@ namespace {
 namespace pointwise = fuseline::horizontal_reduction_pointwise;
 namespace reduction = fuseline::horizontal_reduction_reduction;
 
-// Along the n elements of [outer, n, inner], contiguous but for `gap` elements after each slice.
-template <typename Op>
-fuseline::rows::ColumnArgsOf<Op> columns(const typename Op::T* x, int64_t outer, int64_t n,
-                                         int64_t inner, int64_t gap) {
-  fuseline::rows::ColumnArgsOf<Op> a{};
-  for (int k = 0; k < Op::INPUTS; ++k) {
-    a.in[k] = x;
-    a.stride[k] = n * inner + gap;
-    a.step[k] = inner;
-  }
-  a.rows = outer * inner;
-  a.n = n;
-  a.inner = inner;
-  return a;
-}
+using columns::of, columns::launch;
 
 }  // namespace
 
@@ -40,48 +25,48 @@ fuseline::rows::ColumnArgsOf<Op> columns(const typename Op::T* x, int64_t outer,
 #define EXPORT_COLUMNS(name, T)                                                                   \
   extern "C" void columns_sum_and_amax_##name(const T* x, T* sums, T* amax, double* counts,       \
                                               int64_t outer, int64_t n, int64_t inner,            \
-                                              int64_t gap, int64_t backwards) {                   \
+                                              int64_t gap, int64_t sms, int64_t backwards) {      \
     emulator::backwards = backwards;                                                              \
     reduction::Forward<T, true> op{};                                                             \
     op.sums = sums;                                                                               \
     op.amax = amax;                                                                               \
     op.counts = counts;                                                                           \
-    fuseline::rows::launch_columns(columns<decltype(op)>(x, outer, n, inner, gap), op, nullptr);  \
+    launch(of<decltype(op)>(x, outer, n, inner, gap), op, sms);                                   \
   }                                                                                               \
   extern "C" void columns_sum_and_amax_bwd_##name(                                                \
       const T* x, const T* dsum, const T* damax, const T* amax, const double* counts, T* dx,      \
-      int64_t outer, int64_t n, int64_t inner, int64_t gap, int64_t backwards) {                  \
+      int64_t outer, int64_t n, int64_t inner, int64_t gap, int64_t sms, int64_t backwards) {     \
     emulator::backwards = backwards;                                                              \
     reduction::Backward<T> op{};                                                                  \
     op.dsum = dsum;                                                                               \
     op.damax = damax;                                                                             \
     op.amax = amax;                                                                               \
     op.counts = counts;                                                                           \
-    auto a = columns<decltype(op)>(x, outer, n, inner, gap);                                      \
+    auto a = of<decltype(op)>(x, outer, n, inner, gap);                                           \
     a.out.of[0] = dx;                                                                             \
-    fuseline::rows::launch_columns(a, op, nullptr);                                               \
+    launch(a, op, sms);                                                                           \
   }                                                                                               \
   extern "C" void columns_sum_and_cos_##name(const T* x, T* sums, T* cos, int64_t outer,          \
-                                             int64_t n, int64_t inner, int64_t gap,               \
+                                             int64_t n, int64_t inner, int64_t gap, int64_t sms,  \
                                              int64_t backwards) {                                 \
     emulator::backwards = backwards;                                                              \
     pointwise::Forward<T> op{};                                                                   \
     op.sums = sums;                                                                               \
-    auto a = columns<decltype(op)>(x, outer, n, inner, gap);                                      \
+    auto a = of<decltype(op)>(x, outer, n, inner, gap);                                           \
     a.out.of[0] = cos;                                                                            \
-    fuseline::rows::launch_columns(a, op, nullptr);                                               \
+    launch(a, op, sms);                                                                           \
   }                                                                                               \
   extern "C" void columns_sum_and_cos_bwd_##name(const T* x, const T* dsum, const T* dcos, T* dx, \
                                                  int64_t outer, int64_t n, int64_t inner,         \
-                                                 int64_t gap, int64_t backwards) {                \
+                                                 int64_t gap, int64_t sms, int64_t backwards) {   \
     emulator::backwards = backwards;                                                              \
     pointwise::Backward<T> op{};                                                                  \
     op.dsum = dsum;                                                                               \
-    auto a = columns<decltype(op)>(x, outer, n, inner, gap);                                      \
+    auto a = of<decltype(op)>(x, outer, n, inner, gap);                                           \
     a.in[0] = dcos;                                                                               \
     a.stride[0] = n * inner;                                                                      \
     a.out.of[0] = dx;                                                                             \
-    fuseline::rows::launch_columns(a, op, nullptr);                                               \
+    launch(a, op, sms);                                                                           \
   }
 EXPORT_COLUMNS(f32, float)
 EXPORT_COLUMNS(f64, double)

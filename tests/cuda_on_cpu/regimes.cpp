@@ -79,6 +79,12 @@ using namespace fuseline;
 
 // Of a kernel's arguments those that say how a row is shared: threads or columns, or its pieces.
 std::string said(int number) { return " number=" + std::to_string(number); }
+std::string said(const rows::ColumnBlock& block) {
+  return said(1 << block.log_width) + " together=" + std::to_string(1 << block.log_together);
+}
+std::string said(const rows::SlicePlan& plan) {
+  return " pieces=" + std::to_string(plan.pieces) + " piece=" + std::to_string(plan.piece);
+}
 std::string said(const rows::LongPlan& plan) {
   return " pieces=" + std::to_string(plan.pieces) + " piece=" + std::to_string(plan.piece);
 }
@@ -109,7 +115,7 @@ void launch(bool columns, int64_t rows, int64_t n, bool aligned) {
   a.rows = rows, a.n = n, a.inner = inner;
   const auto memory = [](int64_t) { return reinterpret_cast<void*>(4096); };
   if (columns) {
-    if constexpr (Op::OPERANDS == 0) rows::launch_columns(a, Op{}, nullptr);
+    if constexpr (Op::OPERANDS == 0) rows::launch_columns(a, Op{}, nullptr, memory);
   } else {
     rows::launch(static_cast<const rows::ArgsOf<Op>&>(a), Op{}, nullptr, memory);
   }

@@ -62,9 +62,10 @@ def library_fixture(name: str) -> Any:
 
 
 NAMES_OF_LIBRARIES = (
-    "anywhere", "backward", "chain", "forward", "gelu", "grid", "norms", "reductions", "rms"
+    "anywhere", "backward", "chain", "columns", "forward", "gelu", "grid", "norms", "reductions",
+    "rms",
 )  # fmt: skip
-anywhere, backward, chain, forward, gelu, grid, norms, reductions, rms = map(
+anywhere, backward, chain, columns, forward, gelu, grid, norms, reductions, rms = map(
     library_fixture, NAMES_OF_LIBRARIES
 )
 
@@ -690,7 +691,7 @@ def test_reductions_of_columns(reductions, dtype, outer, n, inner, gap) -> None:
     x = torch.full((outer, n * inner + gap), torch.nan, dtype=dtype)[:, : n * inner]
     x = x.view(outer, n, inner).copy_(torch.randn(outer, n, inner).mul(8).round().div(8))
     x[0, n // 2, 0] = torch.nan
-    shape, numbers = (outer, inner), [outer, n, inner, gap]
+    shape, numbers = (outer, inner), [outer, n, inner, gap, 1 if gap else 132]
     dsum, dother = torch.randn(2, *shape).to(dtype)
     dcos = torch.randn(outer, n, inner).to(dtype)
 
@@ -719,6 +720,75 @@ def test_reductions_of_columns(reductions, dtype, outer, n, inner, gap) -> None:
     close(cos, right[2])
     (dx,) = run("sum_and_cos_bwd", [x, dsum, dcos], [dcos])
     close(dx, torch.autograd.grad((right[0], right[2]), leaf, (dys[0], dcos.double()))[0])
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    return np.divide(*exponentials(x))
+
+
+def softmaxs_gradient(dy: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return y * (dy - (dy * y).sum(1, keepdims=True))
+
+
+def gradients_of_that(ddx: np.ndarray, dy: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    a, b = ((t * y).sum(1, keepdims=True) for t in (ddx, dy))
+    return y * (ddx - a), ddx * (dy - b) - dy * a
+
+
+def double_softmaxs_gradient(dy: np.ndarray, x: np.ndarray) -> np.ndarray:
+    p = softmax(x)
+    return softmaxs_gradient(softmaxs_gradient(dy, softmax(p)), p)
+
+
+# Operators along dimension 1: inputs, outputs and what these are.
+ALONG_COLUMNS = {
+    "softmax": (1, 1, lambda x: (softmax(x),)),
+    "log_softmax": (1, 1, lambda x: (np.log(softmax(x)),)),
+    "double_softmax": (1, 1, lambda x: (softmax(softmax(x)),)),
+    "softmax_bwd": (2, 1, lambda dy, y: (softmaxs_gradient(dy, y),)),
+    "log_softmax_bwd": (2, 1, lambda dy, y: (dy - np.exp(y) * dy.sum(1, keepdims=True),)),
+    "double_softmax_bwd": (2, 1, lambda dy, x: (double_softmaxs_gradient(dy, x),)),
+    "softmax_backward_bwd": (3, 2, gradients_of_that),
+}
+
+
+def along_columns(library, name, inputs, sms, stats, backwards=0) -> Tensor:
+    """The outputs, side by side."""
+    _, outer, n, inner = inputs.shape
+    out = inputs.new_full((ALONG_COLUMNS[name][1], outer, n, inner), torch.nan)
+    call(library, f"{name}_{NAMES[inputs.dtype]}", [inputs.contiguous(), out, stats],
+         [outer, n, inner, sms, backwards])  # fmt: skip
+    return out
+
+
+# Held, by few threads and by many; slices: of one pass and of several, the last one shorter.
+@pytest.mark.parametrize(("n", "inner"), [(3, 5), (499, 5), (499, 8), (4100, 3), (4100, 8),
+                                          (20011, 3), (20011, 4)])  # fmt: skip
+@pytest.mark.parametrize("name", ALONG_COLUMNS)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_columns(columns, dtype, name, n, inner) -> None:
+    """Right, and the same bits beside any others, however many blocks the GPU has room for."""
+    takes, _, right = ALONG_COLUMNS[name]
+    inputs = torch.randn(takes, 2, n, inner, dtype=F64)
+    if takes > 1 and name != "double_softmax_bwd":
+        y = inputs[-1].log_softmax(1)
+        inputs[-1] = y if name == "log_softmax_bwd" else y.exp()
+    inputs = inputs.to(dtype)
+    own = F64 if dtype == F64 else F32
+    stats = torch.full((2 * inner, 3), torch.nan, dtype=own)
+    if name == "double_softmax_bwd":
+        along_columns(columns, "double_softmax", inputs[1:], 1, stats)
+    found = along_columns(columns, name, inputs, 1, stats)
+    for mine, exact in zip(found, right(*wide(inputs)), strict=True):
+        size = abs(exact).max(1, keepdims=True)
+        assert (abs(wide(mine) - exact) <= 8 * torch.finfo(dtype).eps * size).all()
+    assert torch.equal(along_columns(columns, name, inputs, 132, stats, 1), found)
+    alone = along_columns(columns, name, inputs[:, 1:], 132, stats[inner:])
+    assert torch.equal(alone[:, 0], found[:, 1])
+    # Of each slice the same columns many times over, which fill a block.
+    many = along_columns(columns, name, inputs.repeat(1, 1, 1, 9), 16,
+                         stats.view(2, inner, 3).repeat(1, 9, 1))  # fmt: skip
+    assert torch.equal(many, found.repeat(1, 1, 1, 9))
 
 
 def close(got: Tensor, right: Tensor) -> None:

@@ -11,7 +11,7 @@ from fuseline import table
 from fuseline.core import native
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# Long columns, held and read again; fewer of them than fill a vector; few long ones, which rows do.
+# Long columns, held and in slices; fewer of them than fill a vector; few long ones.
 MORE = (
     ((2, 5, 900), (0, 2, 1)),
     ((3, 900), (1, 0)),

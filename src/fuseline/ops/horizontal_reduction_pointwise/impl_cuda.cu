@@ -11,7 +11,7 @@ namespace {
 std::tuple<Tensor, Tensor> forward(const Tensor& x) {
   kArgs.check_rows(x);
   Tensor cos = allocate_as(x);
-  const MemoryOrder order = rows::order_for(cos);
+  const MemoryOrder order(cos);
   Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
@@ -25,7 +25,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x) {
 Tensor backward(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
   check_bwd(dsum, dcos, x);
   Tensor dx = allocate_as(x);
-  const MemoryOrder order = rows::order_for(dx);
+  const MemoryOrder order(dx);
   const Tensor of_sum = order.of_rows(dsum);
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;

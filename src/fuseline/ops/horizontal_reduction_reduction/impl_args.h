@@ -24,10 +24,9 @@ inline void check_bwd(const Tensor& dsum, const Tensor& damax, const Tensor& x, 
 }
 
 // An order in which to sum rows, or columns, of `x`: its own where rows have one stride, else that
-// of memory, which is of(x).
-template <typename Of>
-MemoryOrder order_of(const Tensor& x, const Of& of) {
-  return x.numel() == 0 || row_stride(x) ? MemoryOrder(x.dim()) : of(x);
+// of memory.
+inline MemoryOrder order_of(const Tensor& x) {
+  return x.numel() == 0 || row_stride(x) ? MemoryOrder(x.dim()) : MemoryOrder(x);
 }
 
 }  // namespace fuseline::horizontal_reduction_reduction

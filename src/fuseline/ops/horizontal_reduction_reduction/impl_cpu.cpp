@@ -16,7 +16,7 @@ const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 template <bool COUNTS>
 auto forward(const Tensor& x) {
   check(x);
-  const MemoryOrder order = order_of(x, [](const Tensor& t) { return MemoryOrder(t); });
+  const MemoryOrder order = order_of(x);
   Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
   Tensor amax = order.allocate_one_a_row(x, x.scalar_type());
   std::optional<Tensor> count;

@@ -13,7 +13,7 @@ namespace {
 template <bool COUNTS>
 auto forward(const Tensor& x) {
   check(x);
-  const MemoryOrder order = order_of(x, rows::order_for);
+  const MemoryOrder order = order_of(x);
   Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
   Tensor amax = order.allocate_one_a_row(x, x.scalar_type());
   std::optional<Tensor> count;
@@ -39,7 +39,7 @@ Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const 
                 const Tensor& count) {
   check_bwd(dsum, damax, x, amax, count);
   Tensor dx = allocate_as(x);
-  const MemoryOrder order = rows::order_for(dx);
+  const MemoryOrder order(dx);
   const Tensor of_rows[] = {order.of_rows(dsum), order.of_rows(damax), order.of_rows(amax),
                             order.of_rows(count)};
   for_dtype(x.scalar_type(), [&](auto* t) {

@@ -17,24 +17,30 @@ struct ColumnArgs : Args<T, INPUTS, OutputPointers<T, OUTPUTS>> {
 template <typename Op>
 using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
 
-// Parts that the threads of a block leave for each other at most.
-constexpr int kColumnParts = 1024;
+// How a block has columns: 2^log_width threads side by side. The parts of 2^log_together threads
+// that follow each other down a column are put together first, so that the order of sums depends on
+// that and on the block's depth, not on its width.
+struct ColumnBlock {
+  int log_width, log_together;
+};
 
 // Where a thread is: `width` threads of VEC columns side by side, `depth` down them.
 template <typename Op, int VEC>
 struct ColumnThread {
   using T = typename Op::T;
+  ColumnBlock block;
   int width, depth, lane, down;
   bool active;
   int64_t column;
   const T* in[Op::INPUTS];
   OutputPointers<T, Op::OUTPUTS> out;
 
-  __device__ __forceinline__ ColumnThread(const ColumnArgsOf<Op>& a, int width)
-      : width(width),
-        depth(blockDim.x / width),
-        lane(threadIdx.x % width),
-        down(threadIdx.x / width),
+  __device__ __forceinline__ ColumnThread(const ColumnArgsOf<Op>& a, ColumnBlock block)
+      : block(block),
+        width(1 << block.log_width),
+        depth(blockDim.x >> block.log_width),
+        lane(threadIdx.x & (width - 1)),
+        down(threadIdx.x >> block.log_width),
         column((static_cast<int64_t>(blockIdx.x) * width + lane) * VEC) {
     active = column < a.rows;
     const int64_t slice = active ? column / a.inner : 0;
@@ -50,6 +56,9 @@ struct ColumnThread {
   template <int ITEMS, typename There>
   __device__ __forceinline__ void load(const ColumnArgsOf<Op>& a, int64_t first,
                                        Packs<Op, 1> (&held)[VEC][ITEMS], const There& there) const {
+    const T* from[Op::INPUTS];
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) from[k] = in[k] + first * a.step[k];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
@@ -57,8 +66,8 @@ struct ColumnThread {
       if (!there(i)) continue;
 #pragma unroll
       for (int k = 0; k < Op::INPUTS; ++k) {
-        const auto values = unpack<typename Op::S>(
-            fuseline::load<T, VEC>(in[k] + (first + static_cast<int64_t>(i) * depth) * a.step[k]));
+        const auto values = unpack<typename Op::S>(fuseline::load<T, VEC>(from[k]));
+        from[k] += depth * a.step[k];
 #pragma unroll
         for (int v = 0; v < VEC; ++v) held[v][i].v[k].v[0] = values.v[v];
       }
@@ -70,6 +79,7 @@ struct ColumnThread {
                                         const typename Op::Row (&rows)[VEC],
                                         const Packs<Op, 1> (&held)[VEC][ITEMS],
                                         const There& there) const {
+    OutputPointers<T, Op::OUTPUTS> to = out.at(first * a.inner);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (!there(i)) continue;
@@ -80,7 +90,8 @@ struct ColumnThread {
 #pragma unroll
         for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
       }
-      store_outputs<VEC>(out, (first + static_cast<int64_t>(i) * depth) * a.inner, y);
+      store_outputs<VEC>(to, 0, y);
+      to = to.at(depth * a.inner);
     }
   }
 
@@ -96,33 +107,36 @@ struct ColumnThread {
   }
 };
 
-// The parts of all threads of each column, together, in each of them, in an order that depends on
-// the block's shape alone: first of a warp's lanes, then of its warps.
+// Parts that the threads of a block leave for each other, and a column more of them: what is read
+// together is then in different banks.
+constexpr int kColumnParts = kMaxBlock + kWarp;
+
+// The parts of all threads of each column, together, in each of them: first of threads that follow
+// each other, then of these.
 template <int ROUND, int VEC, typename Part, typename ColumnThread>
 __device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const ColumnThread& at) {
   __shared__ Part scratch[kColumnParts];  // of this round
-  const int in_warp = at.width < kWarp ? kWarp / at.width : 1, groups = at.depth / in_warp;
+  const int together = 1 << at.block.log_together, groups = at.depth >> at.block.log_together;
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) parts[v] = over_lanes(parts[v], in_warp, at.width);
+  for (int v = 0; v < VEC; ++v) parts[v] = over_lanes(parts[v], together, at.width);
   if (groups == 1) return;
-  const int columns = at.width * VEC;
-  if (at.down % in_warp == 0) {
+  const int columns = at.width * VEC, pitch = columns + 1;
+  if (at.down % together == 0) {
+    const int group = at.down >> at.block.log_together;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      scratch[at.down / in_warp * columns + at.lane * VEC + v] = parts[v];
-    }
+    for (int v = 0; v < VEC; ++v) scratch[group * pitch + v * at.width + at.lane] = parts[v];
   }
   __syncthreads();
   // As many neighbouring lanes take a column's parts, and the first leaves them where its own was.
   for (int first = 0; first < columns * groups; first += blockDim.x) {
     const int i = first + threadIdx.x, column = i / groups, group = i % groups;
     const bool there = column < columns;
-    const Part all = over_lanes(there ? scratch[group * columns + column] : Part::none(), groups);
+    const Part all = over_lanes(there ? scratch[group * pitch + column] : Part::none(), groups);
     if (there && group == 0) scratch[column] = all;
   }
   __syncthreads();
 #pragma unroll
-  for (int v = 0; v < VEC; ++v) parts[v] = scratch[at.lane * VEC + v];
+  for (int v = 0; v < VEC; ++v) parts[v] = scratch[v * at.width + at.lane];
 }
 
 // The sums over columns of which a thread holds ITEMS elements each.
@@ -146,8 +160,8 @@ __device__ __forceinline__ void column_rounds(const Op& op, const ColumnThread<O
 template <typename Op, int VEC, int ITEMS>
 __global__ void __launch_bounds__(kMaxBlock)
     column_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
-                  int width) {
-  const ColumnThread<Op, VEC> at(a, width);
+                  ColumnBlock block) {
+  const ColumnThread<Op, VEC> at(a, block);
   const int count = (at.active ? static_cast<int>(a.n) : 0) - at.down;  // from this thread's on
   const auto there = [&](int i, int = 0) { return i * at.depth < count; };
   typename Op::Row rows[VEC];
@@ -157,53 +171,6 @@ __global__ void __launch_bounds__(kMaxBlock)
   column_rounds<0>(op, at, rows, held, a.n, there);
   at.finish(op, rows);
   if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, 0, rows, held, there);
-}
-
-// The same of columns that are read again for each sum and for the output, ITEMS elements at once.
-template <int ROUND, int ITEMS, typename Op, int VEC>
-__device__ __forceinline__ void column_rounds_again(const Op& op, const ColumnArgsOf<Op>& a,
-                                                    const ColumnThread<Op, VEC>& at,
-                                                    typename Op::Row (&rows)[VEC], int64_t count) {
-  if constexpr (ROUND < Op::ROUNDS) {
-    typename Op::template Part<ROUND> parts[VEC];
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) parts[v] = Op::template Part<ROUND>::none();
-    const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
-    for (int64_t first = 0; first < count; first += step) {
-      const auto there = [&](int i, int = 0) { return first + i * at.depth < count; };
-      Packs<Op, 1> held[VEC][ITEMS];
-      at.template load<ITEMS>(a, first, held, there);
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        parts[v] = plus(parts[v], op.template sum<ROUND>(rows[v], held[v], there));
-      }
-    }
-    whole_columns<ROUND>(parts, at);
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) op.template end<ROUND>(rows[v], parts[v], a.n);
-    column_rounds_again<ROUND + 1, ITEMS>(op, a, at, rows, count);
-  }
-}
-
-// Columns of any length.
-template <typename Op, int VEC, int ITEMS, int THREADS>
-__global__ void __launch_bounds__(THREADS)
-    column_again_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
-                        int width) {
-  const ColumnThread<Op, VEC> at(a, width);
-  const int64_t count = (at.active ? a.n : 0) - at.down;
-  typename Op::Row rows[VEC];
-  at.begin(op, a, rows);
-  column_rounds_again<0, ITEMS>(op, a, at, rows, count);
-  at.finish(op, rows);
-  if constexpr (Op::OUTPUTS == 0) return;
-  const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
-  for (int64_t first = 0; first < count; first += step) {
-    const auto there = [&](int i, int = 0) { return first + i * at.depth < count; };
-    Packs<Op, 1> held[VEC][ITEMS];
-    at.template load<ITEMS>(a, first, held, there);
-    if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, first, rows, held, there);
-  }
 }
 
 }  // namespace fuseline::rows

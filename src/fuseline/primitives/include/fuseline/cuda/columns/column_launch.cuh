@@ -1,16 +1,16 @@
 // Chooses kernel and block for columns by their length and alignment only, so that a column's
-// result does not depend on the batch.
+// result does not depend on the batch: that decides no more than how many columns a block has.
 #pragma once
 
-#include "fuseline/cuda/columns/column_cuda.cuh"
+#include "fuseline/cuda/columns/column_slices.cuh"
 #include "fuseline/cuda/launch/row_launch.cuh"
 
 namespace fuseline::rows {
 namespace {
 
 // Not measured yet: the threads that most blocks have; bytes side by side that long columns are
-// read in, if a block has threads enough, and the least; threads of one that reads them again.
-constexpr int kColumnBlock = 256, kLine = 64, kSector = 32, kAgainBlock = 512;
+// read in, if a block has threads enough, and the least; threads down a slice.
+constexpr int kColumnBlock = 256, kLine = 64, kSector = 32, kSliceDepth = 64;
 
 // Elements of each input that a thread holds, in half of its registers, or less where an operator
 // keeps more besides.
@@ -23,34 +23,81 @@ constexpr int width_of(int bytes) {
   return bytes / (VEC * static_cast<int>(sizeof(typename Op::T)));
 }
 
-template <typename Op>
-unsigned column_blocks(const ColumnArgsOf<Op>& a, int columns) {
-  return static_cast<unsigned>(ceil_div(a.rows, columns));
-}
+// Columns of one kind, on a GPU of `sms` multiprocessors.
+template <typename Op, int VEC>
+struct ColumnLaunch {
+  const ColumnArgsOf<Op>& a;
+  const Op& op;
+  cudaStream_t stream;
+  int sms;
 
-template <int VEC, int ITEMS, typename Op>
-void launch_columns_held(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  const auto kernel = column_kernel<Op, VEC, ITEMS>;
-  const int depth = 1 << log2_at_least(ceil_div(a.n, ITEMS));
-  const int width =
-      std::min(std::max(kColumnBlock / depth, width_of<Op, VEC>(kLine)), kMaxBlock / depth);
-  kernel<<<column_blocks<Op>(a, width * VEC), width * depth, 0, stream>>>(a, op, width);
-}
+  unsigned blocks(ColumnBlock block) const {
+    return static_cast<unsigned>(ceil_div(a.rows, int64_t{VEC} << block.log_width));
+  }
+  // As wide as is said, or narrower where so few columns, each of `pieces` blocks, leave
+  // multiprocessors idle.
+  ColumnBlock block(int width, int depth, int pieces = 1) const {
+    const int log_width = log2_at_least(width);
+    ColumnBlock b{log_width, std::max(0, log2_at_least(kWarp) - log_width)};
+    while (b.log_width > 0 && depth << b.log_width > kWarp && int64_t{blocks(b)} * pieces < sms) {
+      --b.log_width;
+    }
+    return b;
+  }
 
-template <int VEC, typename Op>
-void launch_columns_of(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  constexpr int ITEMS = kHeld<Op> / VEC, FEW = std::max(1, ITEMS / 4);
-  constexpr int MOST = kMaxBlock / width_of<Op, VEC>(kSector) * ITEMS;
-  if (a.n <= 8 * FEW) return launch_columns_held<VEC, FEW>(a, op, stream);
-  if (a.n <= MOST) return launch_columns_held<VEC, ITEMS>(a, op, stream);
-  using Again = typename Op::Again;
-  constexpr int WIDTH = width_of<Op, VEC>(kLine);
-  const auto kernel = column_again_kernel<Again, VEC, 4, kAgainBlock>;
-  kernel<<<column_blocks<Op>(a, WIDTH * VEC), kAgainBlock, 0, stream>>>(a, op.again(), WIDTH);
-}
+  template <int ITEMS>
+  void held() const {
+    const auto kernel = column_kernel<Op, VEC, ITEMS>;
+    const int depth = 1 << log2_at_least(ceil_div(a.n, ITEMS));
+    const int width =
+        std::min(std::max(kColumnBlock / depth, width_of<Op, VEC>(kLine)), kMaxBlock / depth);
+    const ColumnBlock b = block(width, depth);
+    kernel<<<blocks(b), depth << b.log_width, 0, stream>>>(a, op, b);
+  }
 
-template <typename Op>
-cudaError_t launch_columns(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  // Slices so long that all their parts, which a block of each reads, are an eighth of its bytes.
+  static SlicePlan slices(int64_t n, int64_t step) {
+    constexpr int64_t kPartBytes = 16, kShare = 8;
+    int64_t piece = step;
+    while (piece * piece * static_cast<int64_t>(sizeof(typename Op::T)) < n * kPartBytes * kShare) {
+      piece += step;
+    }
+    return {static_cast<int>(ceil_div(n, piece)), piece};
+  }
+
+  template <typename Allocate>
+  void in_slices(Allocate& allocate) const {
+    using Again = typename Op::Again;
+    constexpr int BYTES = VEC * sizeof(typename Op::T), WIDTH = (VEC > 1 ? kLine : kSector) / BYTES;
+    constexpr int ITEMS = VEC > 1 ? 4 : std::min(8, kSector / BYTES);
+    const auto kernel = column_slice_kernel<Again, VEC, ITEMS, WIDTH * kSliceDepth>;
+    SlicePlan plan = slices(a.n, kSliceDepth * ITEMS);
+    const ColumnBlock b = block(WIDTH, kSliceDepth, plan.pieces);
+    if constexpr (Op::ROUNDS > 0) {
+      const int64_t bytes = kPartsBefore<Again, Op::ROUNDS> * plan.pieces * a.rows;
+      plan.parts = static_cast<unsigned char*>(allocate(bytes));
+    }
+    for (; plan.round <= Op::ROUNDS; ++plan.round) {
+      const bool only_ends = Op::OUTPUTS == 0 && plan.round == Op::ROUNDS;
+      const dim3 grid(blocks(b), only_ends ? 1 : plan.pieces);
+      kernel<<<grid, kSliceDepth << b.log_width, 0, stream>>>(a, op.again(), b, plan);
+    }
+  }
+
+  template <typename Allocate>
+  void run(Allocate& allocate) const {
+    constexpr int ITEMS = kHeld<Op> / VEC, FEW = std::max(1, ITEMS / 4);
+    constexpr int MOST = kMaxBlock / width_of<Op, VEC>(kSector) * ITEMS;
+    if (a.n <= 8 * FEW) return held<FEW>();
+    if (a.n <= MOST) return held<ITEMS>();
+    in_slices(allocate);
+  }
+};
+
+// `allocate(bytes)` gives memory for as long as what is launched takes.
+template <typename Op, typename Allocate>
+cudaError_t launch_columns(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t stream,
+                           Allocate allocate, int sms = multiprocessors()) {
   using T = typename Op::T;
   constexpr int VEC = std::min(4, kVec<T>);  // more take registers for what each column needs
   bool wide = true;
@@ -62,7 +109,11 @@ cudaError_t launch_columns(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t
   for (int k = 0; k < Op::INPUTS; ++k) {
     wide = wide && aligned<T, VEC>(a.in[k], a.stride[k]) && a.step[k] % VEC == 0;
   }
-  wide ? launch_columns_of<VEC>(a, op, stream) : launch_columns_of<1>(a, op, stream);
+  if (wide) {
+    ColumnLaunch<Op, VEC>{a, op, stream, sms}.run(allocate);
+  } else {
+    ColumnLaunch<Op, 1>{a, op, stream, sms}.run(allocate);
+  }
   return cudaGetLastError();
 }
 

@@ -31,7 +31,7 @@ void run_along(const Op& op, int64_t dim, const Made<Op>& made, const Inputs&...
   a.inner = views[0].inner;
   const cudaStream_t stream = current_stream(device.index);
   FUSELINE_CUDA_CHECK(a.inner == 1 ? launch<Op>(a, op, stream, Scratch(device))
-                                   : launch_columns(a, op, stream));
+                                   : launch_columns(a, op, stream, Scratch(device)));
 }
 
 template <typename Op, typename... Inputs>
@@ -39,29 +39,10 @@ void run_along(const Op& op, int64_t dim, const Tensor& out, const Inputs&... in
   run_along(op, dim, Made<Op>{out}, inputs...);
 }
 
-// The order in which an operator along the last dimension runs over tensors that lie as `like`,
-// dense: that of memory, or their own where it would have few long columns: those of so few blocks
-// take longer than copies to rows and back. Not measured yet.
-inline MemoryOrder order_for(const Tensor& like) {
-  constexpr int64_t kFewBlocks = 32, kLong = 2048;
-  const int64_t last = like.dim() - 1, n = like.sizes()[last];
-  if (n > kLong && like.strides()[last] > 1) {
-    const int64_t bytes = like.numel() / n * static_cast<int64_t>(like.element_size());
-    if (bytes < kFewBlocks * kLine) return MemoryOrder(like.dim());
-  }
-  return MemoryOrder(like);
-}
-
-// Runs along the last dimension in such an order; writes `made`.
+// Runs along the last dimension in an order in which `made`, which is written, is contiguous.
 template <typename Op, typename... Inputs>
 void run_in(const MemoryOrder& order, const Op& op, const Tensor& made, const Inputs&... inputs) {
-  const int64_t dim = order.place_of(made.dim() - 1);
-  Tensor out = order.of(made);
-  if (out.is_contiguous()) return run_along(op, dim, out, order.of(inputs)...);
-  const Tensor rows = allocate_like(out);
-  run_along(op, dim, rows, order.of(inputs)...);
-  count_copy();
-  torch::stable::copy_(out, rows);
+  run_along(op, order.place_of(made.dim() - 1), made, order.of(inputs)...);
 }
 
 }  // namespace fuseline::rows
