@@ -93,7 +93,9 @@ def sum_near_one(x: Tensor, dim: int = -1) -> Tensor:
     """Return what the logarithm of a softmax adds last, as `added` of its spec.
 
     Where one element is far above all others, the logarithm is of a sum that rounds to 1: its
-    digits are those of a 1 in the type of the computation, of which `x.dtype` may be the half.
+    digits are those of a 1 in the type of the computation. A half's ULP, of which its rounding takes
+    a half, must hold the two that the budget of that type has.
     """
     computed = torch.promote_types(x.dtype, torch.float32)
-    return torch.full_like(x, torch.finfo(computed).eps / torch.finfo(x.dtype).eps)
+    held = 1 if x.dtype == computed else 4
+    return torch.full_like(x, held * torch.finfo(computed).eps / torch.finfo(x.dtype).eps)
