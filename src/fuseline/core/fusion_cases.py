@@ -93,8 +93,8 @@ def sum_near_one(x: Tensor, dim: int = -1) -> Tensor:
     """Return what the logarithm of a softmax adds last, as `added` of its spec.
 
     Where one element is far above all others, the logarithm is of a sum that rounds to 1: its
-    digits are those of a 1 in the type of the computation. A half's ULP, of which its rounding takes
-    a half, must hold the two that the budget of that type has.
+    digits are those of a 1 in the type of the computation. A half's ULP, of which its own rounding
+    takes one half, must hold the two that the budget of that type has.
     """
     computed = torch.promote_types(x.dtype, torch.float32)
     held = 1 if x.dtype == computed else 4
