@@ -5,7 +5,11 @@ set(INSTRUCTION_SETS default)
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   list(APPEND INSTRUCTION_SETS avx2 avx512)
 endif()
+# Where there are wider ones too, the default is for old processors: that it is there is enough.
 set(FLAGS_default "")
+if(avx2 IN_LIST INSTRUCTION_SETS)
+  set(FLAGS_default -Os)
+endif()
 set(FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
 

@@ -38,6 +38,8 @@ def rms_norm(x: Array, weight: Array | None = None, eps: float = 1e-6) -> Array:
     if weight.dtype not in (x.dtype, jnp.float32):
         expected = " or ".join(dict.fromkeys((x.dtype.name, "float32")))
         raise TypeError(f"rms_norm: weight is {weight.dtype}, expected {expected}")
+    if x.dtype == jnp.float64:  # there are no kernels for a weight of fp32
+        weight = weight.astype(x.dtype)
     library.register()
     return _rms_norm(x, weight, float(eps))
 

@@ -177,6 +177,17 @@ inline Tensor allocate_statistic(const Tensor& x, size_t ones = 0) {
   return allocate({shape.data(), shape.size()}, stat_dtype(x.scalar_type()), device_of(x));
 }
 
+inline Tensor as(const Tensor& t, ScalarType dtype) {
+  return t.scalar_type() == dtype ? t : torch::stable::to(t, dtype);
+}
+
+// The weight in a type that kernels take: fp64 rows have no kernels for one of fp32, which is as
+// exact in fp64.
+inline std::optional<Tensor> weight_for(const Tensor& x, const std::optional<Tensor>& weight) {
+  const bool wide = weight && x.scalar_type() == ScalarType::Double;
+  return wide ? as(*weight, ScalarType::Double) : weight;
+}
+
 // The stand-in for a gradient that was not requested.
 inline Tensor allocate_none(const Tensor& x) {
   const int64_t zero = 0;

@@ -8,11 +8,17 @@ namespace fuseline::layer_norm {
 
 constexpr NormArgs kArgs{"layer_norm"};
 
-// `weight` and `bias` come back contiguous.
+// `weight` and `bias` come back contiguous and of one type: x's or, of half types, fp32.
 inline void check(const Tensor& x, std::optional<Tensor>& weight, std::optional<Tensor>& bias) {
   kArgs.check_rows(x);
   kArgs.check_weight(weight, x);
   kArgs.check_weight(bias, x, "bias");
+  const ScalarType own = x.scalar_type();
+  const auto other = [&](const std::optional<Tensor>& t) { return t && t->scalar_type() != own; };
+  const bool wider = x.element_size() < sizeof(float) && (other(weight) || other(bias));
+  const ScalarType dtype = wider ? ScalarType::Float : own;
+  if (weight) weight = as(*weight, dtype);
+  if (bias) bias = as(*bias, dtype);
 }
 
 // `weight`, `mean` and `rstd` come back contiguous.

@@ -31,10 +31,6 @@ inline ScalarType aten_statistics(const Tensor& x, ScalarType parameters) {
   return on_cpu ? parameters : stat_dtype(x.scalar_type());
 }
 
-inline Tensor as(const Tensor& t, ScalarType dtype) {
-  return t.scalar_type() == dtype ? t : torch::stable::to(t, dtype);
-}
-
 // The kernels of one backend, over the backend's own Fwd and Bwd.
 template <auto Fwd, auto Bwd>
 struct Aten {

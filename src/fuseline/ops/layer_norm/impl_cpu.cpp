@@ -37,7 +37,7 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, std::optional<Tens
                          in.stride,
                          eps};
   const int element = static_cast<int>(element_of(x));
-  const auto rows = kernels().forward[element][parameter_of(weight)][parameter_of(bias)];
+  const auto rows = kernels().forward[element][parameter_of(weight ? weight : bias)];
   parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
   return y;
 }
@@ -69,6 +69,7 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_bwd(const Tensor& dy, const Tensor
   check(dy, x, weight, mean, rstd);
   need_dweight = need_dweight && weight;
   Gradients grads(x, weight, need_dx, need_dweight, need_dbias);
+  weight = weight_for(x, weight);
   const Rows dys = rows_of(dy), xs = rows_of(x);
   const BackwardArgs args{dys.data(),
                           xs.data(),

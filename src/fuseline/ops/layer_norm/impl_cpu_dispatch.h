@@ -34,16 +34,15 @@ struct BackwardArgs {
   int64_t x_stride;
 };
 
-// A parameter has the element of x or fp32.
+// Parameters have the element of x or, of half types, fp32.
 enum class Parameter { own, f32 };
 constexpr int kParameters = 2;
 
-// By element of x, then Parameter of weight and bias. Both take rows [first, last); `dweight` and
+// By element of x, then Parameter. Both take rows [first, last); `dweight` and
 // `dbias`, where not null, get the n sums over these rows. `sum_chunks` is by element of its result
 // (row_sums.h).
 struct Kernels {
-  void (*forward[kElements][kParameters][kParameters])(const ForwardArgs&, int64_t first,
-                                                       int64_t last);
+  void (*forward[kElements][kParameters])(const ForwardArgs&, int64_t first, int64_t last);
   void (*backward[kElements][kParameters])(const BackwardArgs&, int64_t first, int64_t last,
                                            double* dweight, double* dbias);
   void (*sum_chunks[kElements])(double* sums, int64_t chunks, int64_t n, int64_t first,

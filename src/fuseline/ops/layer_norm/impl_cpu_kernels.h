@@ -266,11 +266,11 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
   }
 }
 
-template <class X, class W, class B>
+template <class X, class W>
 void forward_pair(const ForwardArgs& args, int64_t first, int64_t last) {
-  if (args.weight && args.bias) return forward<X, W, B>(args, first, last);
+  if (args.weight && args.bias) return forward<X, W, W>(args, first, last);
   if (args.weight) return forward<X, W, Absent>(args, first, last);
-  if (args.bias) return forward<X, Absent, B>(args, first, last);
+  if (args.bias) return forward<X, Absent, W>(args, first, last);
   forward<X, Absent, Absent>(args, first, last);
 }
 
@@ -282,15 +282,11 @@ void backward_pair(const BackwardArgs& args, int64_t first, int64_t last, double
 }
 
 constexpr Kernels kKernels = {
-    {{{forward_pair<double, double, double>, forward_pair<double, double, float>},
-      {forward_pair<double, float, double>, forward_pair<double, float, float>}},
-     {{forward_pair<float, float, float>, forward_pair<float, float, float>},
-      {forward_pair<float, float, float>, forward_pair<float, float, float>}},
-     {{forward_pair<f16, f16, f16>, forward_pair<f16, f16, float>},
-      {forward_pair<f16, float, f16>, forward_pair<f16, float, float>}},
-     {{forward_pair<bf16, bf16, bf16>, forward_pair<bf16, bf16, float>},
-      {forward_pair<bf16, float, bf16>, forward_pair<bf16, float, float>}}},
-    {{backward_pair<double, double>, backward_pair<double, float>},
+    {{forward_pair<double, double>},
+     {forward_pair<float, float>, forward_pair<float, float>},
+     {forward_pair<f16, f16>, forward_pair<f16, float>},
+     {forward_pair<bf16, bf16>, forward_pair<bf16, float>}},
+    {{backward_pair<double, double>},
      {backward_pair<float, float>, backward_pair<float, float>},
      {backward_pair<f16, f16>, backward_pair<f16, float>},
      {backward_pair<bf16, bf16>, backward_pair<bf16, float>}},

@@ -14,10 +14,6 @@ const void* data_or_null(const std::optional<Tensor>& t) {
   return t ? t->const_data_ptr() : nullptr;
 }
 
-std::optional<Tensor> in(ScalarType dtype, const std::optional<Tensor>& t) {
-  return t ? std::optional<Tensor>(as(*t, dtype)) : std::nullopt;
-}
-
 template <typename T, typename W, bool BOTH>
 void run(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
          double eps, const Tensor& y, const Tensor* mean, const Tensor* rstd) {
@@ -37,7 +33,8 @@ void run(const Tensor& x, const std::optional<Tensor>& weight, const std::option
 template <typename T, typename W, typename... Args>
 void run(const Tensor& x, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias,
          const Args&... args) {
-  weight&& bias ? run<T, W, true>(x, weight, bias, args...)
+  constexpr bool TOLD = sizeof(T) < 8;  // rows of fp64 are all read as if they lay anywhere
+  weight&& bias ? run<T, W, TOLD>(x, weight, bias, args...)
                 : run<T, W, false>(x, weight, bias, args...);
 }
 
@@ -45,17 +42,15 @@ Tensor forward(const Tensor& x, std::optional<Tensor> weight, std::optional<Tens
                double eps, const Tensor* mean, const Tensor* rstd) {
   check(x, weight, bias);
   Tensor y = allocate_like(x);
-  const ScalarType dtype = x.scalar_type();
-  const auto other = [&](const std::optional<Tensor>& t) { return t && t->scalar_type() != dtype; };
-  for_dtype(dtype, [&](auto* t) {
+  for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
-    // Both in the wider of their types.
-    if (sizeof(T) >= sizeof(float) || !(other(weight) || other(bias))) {
-      run<T, T>(x, in(dtype, weight), in(dtype, bias), eps, y, mean, rstd);
-    } else {
-      constexpr auto kFloat = ScalarType::Float;
-      run<T, float>(x, in(kFloat, weight), in(kFloat, bias), eps, y, mean, rstd);
+    if constexpr (sizeof(T) < sizeof(float)) {
+      const std::optional<Tensor>& parameter = weight ? weight : bias;
+      if (parameter && parameter->scalar_type() == ScalarType::Float) {
+        return run<T, float>(x, weight, bias, eps, y, mean, rstd);
+      }
     }
+    run<T, T>(x, weight, bias, eps, y, mean, rstd);
   });
   return y;
 }

@@ -5,13 +5,14 @@
 namespace fuseline::layer_norm {
 
 std::tuple<Tensor, Tensor, Tensor> layer_norm_bwd(const Tensor& dy, const Tensor& x,
-                                                  std::optional<Tensor> weight, Tensor mean,
+                                                  std::optional<Tensor> given, Tensor mean,
                                                   Tensor rstd, bool need_dx, bool need_dweight,
                                                   bool need_dbias) {
-  check(dy, x, weight, mean, rstd);
-  need_dweight = need_dweight && weight;
+  check(dy, x, given, mean, rstd);
+  need_dweight = need_dweight && given;
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
+  const std::optional<Tensor> weight = rms::weight_for(x, given);
   Gradients grads(x, weight, need_dx, need_dweight, need_dbias);
   if (x.sizes()[x.dim() - 1] == 0 || !(need_dx || need_dweight || need_dbias)) {
     return {grads.dx, grads.dweight, grads.dbias};
@@ -24,7 +25,8 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_bwd(const Tensor& dy, const Tensor
   p.weight_type = rms::weight_type(x, parameter);
   rms::run_backward<rms::Kind::kCentred>(p, dy, x, weight, rstd, need_dx ? &grads.dx : nullptr,
                                          need_dweight ? &grads.dweight : nullptr);
-  return {grads.dx, grads.dweight, grads.dbias};
+  const auto back = [&](const Tensor& t) { return given ? as(t, given->scalar_type()) : t; };
+  return {grads.dx, back(grads.dweight), back(grads.dbias)};
 }
 
 }  // namespace fuseline::layer_norm

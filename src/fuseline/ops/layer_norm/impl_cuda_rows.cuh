@@ -14,14 +14,15 @@ using rows::Packs;
 constexpr double kUp = 0x1p600, kDown = 0x1p-600;
 
 // y = (x - mean) / sqrt(var + eps) * weight + bias; mean and rstd are written where there is a
-// place.
+// place. BOTH: there are a weight and a bias, of which aligned rows in registers need not be told.
 template <typename T_, typename W, bool BOTH, bool HELD = true>
 struct Forward : rows::DefaultTraits {
   using T = T_;
   using S = Stat<T>;
   template <int ROUND>
   using Part = std::conditional_t<ROUND == 0, ExactSum<T>, Sum<TotalOf<T, HELD>>>;
-  using Again = Forward<T, W, BOTH, false>;
+  using Anywhere = Forward<T, W, false, HELD>;
+  using Again = Forward<T, W, false, false>;
   static constexpr int INPUTS = 1, OPERANDS = 2, ROUNDS = 2;
   static constexpr bool HAS_FALLBACK = true;
   struct Row {
@@ -36,6 +37,7 @@ struct Forward : rows::DefaultTraits {
   bool aligned() const {
     return (reinterpret_cast<uintptr_t>(weight) | reinterpret_cast<uintptr_t>(bias)) % 16 == 0;
   }
+  Anywhere anywhere() const { return {{}, weight, bias, eps, inv_n, mean_out, rstd_out}; }
   Again again() const { return {{}, weight, bias, eps, inv_n, mean_out, rstd_out}; }
   __device__ Row begin(const ArgsOf<Forward>&, int64_t) const { return {}; }
   template <int ROUND, int VEC, int ITEMS, typename There>

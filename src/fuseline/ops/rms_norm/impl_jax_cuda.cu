@@ -11,7 +11,8 @@ constexpr ScalarType kDtypes[] = {ScalarType::Double, ScalarType::Float, ScalarT
                                   ScalarType::BFloat16};
 
 bool is_offered(int element, int weight_element) {
-  return weight_element == element || weight_element == static_cast<int>(Element::f32);
+  const bool wide = element == static_cast<int>(Element::f64);
+  return weight_element == element || (weight_element == static_cast<int>(Element::f32) && !wide);
 }
 
 const char* told(cudaError_t error) {

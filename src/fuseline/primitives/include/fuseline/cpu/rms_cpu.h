@@ -22,11 +22,12 @@ inline const void* data_or_null(const std::optional<Tensor>& t) {
 
 // Writes y and rstd unless its pointer is null; with a residual, new_residual as well.
 inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* residual,
-                    const std::optional<Tensor>& weight, double eps, const Tensor* new_residual,
+                    const std::optional<Tensor>& given, double eps, const Tensor* new_residual,
                     const Tensor& y, const Tensor* rstd, double weight_offset = 0,
                     float scale = 1) {
   const Rows in = rows_of(x);
   if (in.n == 0 && !rstd) return;  // any number of empty rows
+  const std::optional<Tensor> weight = weight_for(x, given);
   ForwardArgs args{};
   args.x = in.data();
   args.weight = data_or_null(weight);
@@ -51,13 +52,14 @@ inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* resid
 // dx (plus `added`, if there is one) and dweight, each empty if not requested.
 inline std::tuple<Tensor, Tensor> backward(const Kernels& kernels, const Tensor& dy,
                                            const std::optional<Tensor>& added, const Tensor& x,
-                                           const std::optional<Tensor>& weight, const Tensor& rstd,
+                                           const std::optional<Tensor>& given, const Tensor& rstd,
                                            bool need_dx, bool need_dweight,
                                            double weight_offset = 0) {
-  need_dweight = need_dweight && weight;
+  need_dweight = need_dweight && given;
   Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
-  Tensor dweight = need_dweight ? allocate_like(*weight) : allocate_none(x);
+  Tensor dweight = need_dweight ? allocate_like(*given) : allocate_none(x);
   if (!need_dx && !need_dweight) return {dx, dweight};
+  const std::optional<Tensor> weight = weight_for(x, given);
 
   const Rows dys = rows_of(dy);
   const Rows xs = rows_of(x);

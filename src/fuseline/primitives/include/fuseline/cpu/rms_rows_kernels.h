@@ -300,11 +300,11 @@ void forward_e4m3(const ForwardArgs& args, int64_t first, int64_t last) {
 // Rows: x is f64, f32, f16, bf16; columns: weight is.
 template <bool kAdds>
 constexpr Kernels kKernels = {
-    {{forward_pair<kAdds, double, double>, forward_pair<kAdds, double, float>},
+    {{forward_pair<kAdds, double, double>},
      {nullptr, forward_pair<kAdds, float, float>},
      {nullptr, forward_pair<kAdds, f16, float>, forward_pair<kAdds, f16, f16>},
      {nullptr, forward_pair<kAdds, bf16, float>, nullptr, forward_pair<kAdds, bf16, bf16>}},
-    {{backward_pair<kAdds, double, double>, backward_pair<kAdds, double, float>},
+    {{backward_pair<kAdds, double, double>},
      {nullptr, backward_pair<kAdds, float, float>},
      {nullptr, backward_pair<kAdds, f16, float>, backward_pair<kAdds, f16, f16>},
      {nullptr, backward_pair<kAdds, bf16, float>, nullptr, backward_pair<kAdds, bf16, bf16>}},

@@ -15,7 +15,7 @@ namespace {
 template <typename Op>
 struct Plan {
   static constexpr bool HALF = sizeof(typename Op::T) == 2, TWO = Op::INPUTS > 1;
-  static constexpr bool HEAVY = Op::ROUNDS > 1;
+  static constexpr bool HEAVY = Op::ROUNDS > 1, SINGLE = sizeof(typename Op::T) == 4 && !TWO;
   // Elements of each input that a thread holds: of a row that is a warp's or less, a block's, a
   // cluster's.
   static constexpr int FEW = HEAVY ? (HALF && !TWO ? 32 : 16) : (HALF || TWO ? 16 : 8);
@@ -45,7 +45,7 @@ constexpr bool kOneMore =
                    : Plan<Op>::TWO && Plan<Op>::HEAVY && sizeof(typename Op::S) == 4;
 template <typename Op, int ELEMENTS>
 using Clustered =
-    Shape<kVec<typename Op::T>, ELEMENTS / kVec<typename Op::T>, true, 256,
+    Shape<kRowVec<typename Op::T>, ELEMENTS / kRowVec<typename Op::T>, true, 256,
           std::max(1, Plan<Op>::threads_per_sm(ELEMENTS) / 256) + (ELEMENTS == 32 && kOneMore<Op>)>;
 
 // Shapes that do the same for rows that are not WHOLE, with the registers that this takes.
@@ -165,23 +165,28 @@ void launch_few(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   launch_held<WHOLE, typename Holding<Op, ELEMENTS, false>::Shape, LEAST>(a, op, s);
 }
 
+// Rows that a block or less of it holds. False if they are longer.
 template <bool WHOLE, typename Op>
-void launch_rows(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+bool launch_in_block(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using P = Plan<Op>;
-  constexpr int VEC = kVec<typename Op::T>, HELD = P::HELD;
-  if (a.n <= kWarp * P::FEW) return launch_few<WHOLE, P::FEW, kLeastFew>(a, op, s);
+  constexpr int VEC = kRowVec<typename Op::T>, HELD = P::HELD;
+  if (a.n <= kWarp * P::FEW) return launch_few<WHOLE, P::FEW, kLeastFew>(a, op, s), true;
   if constexpr (P::WARP > P::FEW) {
-    if (a.n <= kWarp * P::WARP) return launch_few<WHOLE, P::WARP, 5>(a, op, s);
+    if (a.n <= kWarp * P::WARP) return launch_few<WHOLE, P::WARP, 5>(a, op, s), true;
   }
-  constexpr bool SINGLE = sizeof(typename Op::T) == 4 && !P::TWO;
-  if constexpr (SINGLE && (P::HEAVY || Op::INTENSE)) {  // more rows at once than by 512 threads
+  if constexpr (P::SINGLE && (P::HEAVY || Op::INTENSE)) {  // more rows at once than by 512 threads
     if (a.n > 256 * HELD && a.n <= 256 * 32) {
-      return launch_held<WHOLE, Shape<VEC, 32 / VEC, true, 256, 4>, kLeastBlock>(a, op, s);
+      return launch_held<WHOLE, Shape<VEC, 32 / VEC, true, 256, 4>, kLeastBlock>(a, op, s), true;
     }
   }
-  if (a.n <= P::THREADS * HELD) {
-    return launch_held<WHOLE, typename Holding<Op, HELD, true>::Shape, kLeastBlock>(a, op, s);
-  }
+  if (a.n > P::THREADS * HELD) return false;
+  return launch_held<WHOLE, typename Holding<Op, HELD, true>::Shape, kLeastBlock>(a, op, s), true;
+}
+
+template <bool WHOLE, typename Op>
+void launch_beyond_block(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+  using P = Plan<Op>;
+  constexpr int VEC = kRowVec<typename Op::T>;
   if constexpr (!WHOLE) {
     if (a.n % VEC && launch_long<WHOLE, 512>(a, op, s)) return;
   }
@@ -190,7 +195,7 @@ void launch_rows(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
     if (much && a.n <= 8 * 256 * 32 && launch_stream<Shape<VEC, 32 / VEC, true, 256, 3>>(a, op, s))
       return;
   }
-  using Cluster = std::conditional_t<SINGLE && P::HEAVY, Shape<VEC, 32 / VEC, true, 128, 8>,
+  using Cluster = std::conditional_t<P::SINGLE && P::HEAVY, Shape<VEC, 32 / VEC, true, 128, 8>,
                                      Clustered<Op, P::SHARED>>;
   if (a.n <= 8 * 256 * 32 && launch_cluster<WHOLE, Cluster>(a, op, s)) return;
   if (!launch_long<WHOLE, 512>(a, op, s)) launch_again<512>(a, op, s);
@@ -207,9 +212,8 @@ struct OperandPlan {
   static constexpr int64_t MB = 1 << 20;
   static constexpr bool ONE = Op::OPERANDS == 1;
   static constexpr int THREADS = MOST == 32 ? 256 : 512;  // of the largest block
-  // Whether kernels are there that load operands early, and late.
-  static constexpr bool EARLY = BYTES < 8, LATE = BYTES == 8 || !ONE;
-  const int64_t n, bytes;  // of a row, of x
+  static constexpr bool LATE = !ONE;  // whether kernels are there that load operands late
+  const int64_t n, bytes;             // of a row, of x
 
   explicit OperandPlan(const ArgsOf<Op>& a) : n(a.n), bytes(a.rows * a.n * BYTES) {}
   bool little() const { return bytes <= 4 * MB; }
@@ -217,7 +221,6 @@ struct OperandPlan {
   bool early() const { return little() || (BYTES == 4 && n <= 2048 && bytes > 8 * MB); }
   // Threads that a multiprocessor should hold.
   static constexpr int threads_per_sm(bool is_block, bool early) {
-    if (BYTES == 8) return 512;
     if (BYTES == 2) return early && !ONE ? 512 : is_block ? 768 : 640;
     return early ? 768 : 1024;
   }
@@ -235,7 +238,7 @@ template <bool WHOLE, bool IS_BLOCK, typename Op>
 void launch_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using P = OperandPlan<Op>;
   constexpr int LEAST = IS_BLOCK ? kLeastBlock : kLeastFew;
-  if constexpr (WHOLE && P::EARLY) {
+  if constexpr (WHOLE) {
     if (!P::LATE || P(a).early()) {
       return launch_held<true, typename WithOperands<Op, IS_BLOCK, true>::Shape, LEAST>(a, op, s);
     }
@@ -248,7 +251,7 @@ void launch_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 // By persistent clusters unless the tensor is small: they keep the operands in registers.
 template <bool WHOLE, typename Op>
 bool launch_cluster_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
-  constexpr int BYTES = OperandPlan<Op>::BYTES, VEC = kVec<typename Op::T>;
+  constexpr int BYTES = OperandPlan<Op>::BYTES, VEC = kRowVec<typename Op::T>;
   constexpr int ITEMS = (OperandPlan<Op>::TWO ? 16 : 32) / VEC;
   if (a.n > 8 * 256 * 32) return false;
   if constexpr (WHOLE && BYTES < 8) {
@@ -261,16 +264,21 @@ bool launch_cluster_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_
 }
 
 template <bool WHOLE, typename Op>
-void launch_rows_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
+bool launch_in_block_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   using P = OperandPlan<Op>;
-  if (a.n <= kWarp * P::MOST) return launch_with_operands<WHOLE, false>(a, op, s);
-  if (a.n <= P::THREADS * P::MOST) return launch_with_operands<WHOLE, true>(a, op, s);
+  if (a.n <= kWarp * P::MOST) return launch_with_operands<WHOLE, false>(a, op, s), true;
+  if (a.n <= P::THREADS * P::MOST) return launch_with_operands<WHOLE, true>(a, op, s), true;
   if constexpr (P::MOST == 32) {  // late, so that a multiprocessor holds two blocks
     if (a.n <= 512 * 32)
-      return launch_held<WHOLE, Shape<8, 4, true, 512, 2>, kLeastBlock>(a, op, s);
+      return launch_held<WHOLE, Shape<8, 4, true, 512, 2>, kLeastBlock>(a, op, s), true;
   }
+  return false;
+}
+
+template <bool WHOLE, typename Op>
+void launch_beyond_block_with_operands(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if constexpr (!WHOLE) {
-    if (a.n % kVec<typename Op::T> && launch_long<WHOLE, 512>(a, op, s)) return;
+    if (a.n % kRowVec<typename Op::T> && launch_long<WHOLE, 512>(a, op, s)) return;
   }
   if (launch_cluster_with_operands<WHOLE>(a, op, s) || launch_long<WHOLE, 512>(a, op, s)) return;
   launch_again<512>(a, op, s);
@@ -311,13 +319,30 @@ bool launch_spread(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 
 template <bool WHOLE, typename Op, typename Allocate>
 void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate& allocate) {
+  constexpr bool PLAIN = std::is_base_of_v<NoEpilogueOperands, Op>;
   if (launch_pieces<WHOLE>(a, op, s, allocate)) return;
-  if constexpr (std::is_base_of_v<NoEpilogueOperands, Op>) {
-    launch_rows<WHOLE>(a, op, s);
+  if constexpr (kRowVec<typename Op::T> == 1) {
+    if (launch_spread(a, op, s)) return;
+  } else if constexpr (PLAIN) {
+    if (launch_in_block<WHOLE>(a, op, s)) return;
   } else {
-    launch_rows_with_operands<WHOLE>(a, op, s);
+    if (launch_in_block_with_operands<WHOLE>(a, op, s)) return;
+  }
+  if constexpr (PLAIN) {
+    launch_beyond_block<WHOLE>(a, op, s);
+  } else {
+    launch_beyond_block_with_operands<WHOLE>(a, op, s);
   }
 }
+
+template <typename Op, typename = void>
+struct OpAnywhere {
+  static const Op& of(const Op& op) { return op; }
+};
+template <typename Op>
+struct OpAnywhere<Op, std::void_t<typename Op::Anywhere>> {
+  static typename Op::Anywhere of(const Op& op) { return op.anywhere(); }
+};
 
 struct NoMemory {
   void* operator()(int64_t) { return nullptr; }
@@ -327,16 +352,18 @@ struct NoMemory {
 template <typename Op, typename Allocate = NoMemory>
 cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate allocate = {}) {
   using T = typename Op::T;
-  bool wide = op.aligned() && a.n % kVec<T> == 0;
+  constexpr int VEC = kRowVec<T>;
+  bool wide = op.aligned() && a.n % VEC == 0;
   if constexpr (Op::OUTPUTS > 0) {
     using Y = Written<Op>;
-    for (Y* const out : a.out.of) wide = wide && aligned<Y, kVec<T>>(out, a.n);
+    for (Y* const out : a.out.of) wide = wide && aligned<Y, VEC>(out, a.n);
   }
   for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
-  if (wide) {
+  if (VEC == 1 || wide) {
     launch_of_length<true>(a, op, s, allocate);
-  } else if (a.n % kVec<T> == 0 || !launch_spread(a, op, s)) {
-    launch_of_length<false>(a, op, s, allocate);
+  } else if constexpr (VEC > 1) {
+    const auto& any = OpAnywhere<Op>::of(op);
+    if (a.n % VEC == 0 || !launch_spread(a, any, s)) launch_of_length<false>(a, any, s, allocate);
   }
   return cudaGetLastError();
 }

@@ -9,6 +9,11 @@
 namespace fuseline::rows {
 namespace {
 
+// Elements of an access to rows: 16 bytes, but one of fp64, of which a lane's 8 bytes keep memory
+// busy: so rows of fp64 are WHOLE wherever they begin and end.
+template <typename T>
+constexpr int kRowVec = sizeof(T) == 8 ? 1 : kVec<T>;
+
 constexpr int kClusterHeld = 8 * 256 * 32;    // elements that the registers of a cluster hold
 constexpr int64_t kManyPieces = 1 << 20;      // bytes of a row that a cluster's 16 are too few for
 constexpr int64_t kPieceBytes = 16 << 10;     // two accesses of each thread of a block
@@ -27,7 +32,7 @@ LongPlan long_plan(int64_t n, int sms) {
   if (n <= kClusterHeld || bytes < kManyPieces || most == 0) return {1};
   const int64_t wanted = ceil_div(bytes, kPieceBytes * kMaxCluster);
   const int pieces = static_cast<int>(std::min<int64_t>(wanted, most)) * kMaxCluster;
-  return {pieces, 1, static_cast<int>(ceil_div(ceil_div(n, kVec<T>), pieces) * kVec<T>)};
+  return {pieces, 1, static_cast<int>(ceil_div(ceil_div(n, kRowVec<T>), pieces) * kRowVec<T>)};
 }
 
 // Groups of as many blocks as let all rows be worked on at once, or else of as few as hold a row,
@@ -60,7 +65,7 @@ int blocks_together(Kernel* kernel, int threads, int shared) {
 
 template <bool HELD, bool WHOLE, int THREADS, typename Op>
 bool launch_grid(const ArgsOf<Op>& a, const Op& op, const GridPlan& plan, cudaStream_t stream) {
-  const auto kernel = row_grid_kernel<Op, kVec<typename Op::T>, WHOLE, THREADS, HELD>;
+  const auto kernel = row_grid_kernel<Op, kRowVec<typename Op::T>, WHOLE, THREADS, HELD>;
   static PerDeviceCache blocks;
   const int shared = HELD ? shared_of_two() : 0;
   if (!blocks.of([&] { return blocks_together(kernel, THREADS, shared); })) return false;
@@ -88,7 +93,8 @@ bool launch_grid(const ArgsOf<Op>& a, const Op& op, GridPlan plan, cudaStream_t 
     if (plan.board == nullptr) return false;
     if (plan.row.pitch > 0) return launch_grid<true, WHOLE, THREADS>(a, op, plan, stream);
   }
-  return launch_grid<false, false, THREADS>(a, op, plan, stream);
+  constexpr bool ANY = kRowVec<typename Op::T> == 1;  // one kernel for all rows
+  return launch_grid<false, ANY, THREADS>(a, op, plan, stream);
 }
 
 // By clusters that keep a row in shared memory: of two blocks a multiprocessor, or else of one.
@@ -97,7 +103,7 @@ template <bool WHOLE, int THREADS, typename Op>
 bool launch_long(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   using Again = typename Op::Again;
   using T = typename Op::T;
-  constexpr int VEC = kVec<T>, BYTES = Op::INPUTS * static_cast<int>(sizeof(T));
+  constexpr int VEC = kRowVec<T>, BYTES = Op::INPUTS * static_cast<int>(sizeof(T));
   const auto kernel = row_long_kernel<Again, VEC, WHOLE, THREADS>;
   LongPlan plan = long_plan<Op>(a.n, multiprocessors());
   const bool several = plan.pieces > 1;

@@ -28,13 +28,14 @@ inline std::optional<Tensor> allocate_sums(int64_t count, Device device) {
 // Writes y and rstd unless its pointer is null; with a residual (ADDS), new_residual as well.
 // If SCALES, y is in e4m3 and divided by `scale`, and x is not fp64.
 template <bool ADDS, bool SCALES = false>
-void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor>& weight,
+void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor>& given,
              double eps, double weight_offset, const Tensor* new_residual, const Tensor& y,
              const Tensor* rstd, const Tensor* scale = nullptr) {
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   const Rows view = rows_of(x);
   if (view.rows == 0 || (view.n == 0 && !rstd)) return;
+  const std::optional<Tensor> weight = weight_for(x, given);
   FwdProblem p{};
   p.x = view.data();
   p.weight = data_or_null(weight);
@@ -104,11 +105,12 @@ void run_backward(BwdProblem& p, const Tensor& dy, const Tensor& x,
 // dx (plus `added`, if ADDS and there is one) and dweight, each empty if not requested.
 template <bool ADDS>
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor>& added,
-                                    const Tensor& x, const std::optional<Tensor>& weight,
+                                    const Tensor& x, const std::optional<Tensor>& given,
                                     const Tensor& rstd, bool need_dx, bool need_dweight,
                                     double weight_offset) {
-  need_dweight = need_dweight && weight;
+  need_dweight = need_dweight && given;
   const DeviceScope scope(device_of(x).index);
+  const std::optional<Tensor> weight = weight_for(x, given);
   Tensor dx = need_dx ? allocate_like(x) : allocate_none(x);
   Tensor dweight = need_dweight ? allocate_like(*weight) : allocate_none(x);
   if (x.sizes()[x.dim() - 1] == 0 || !(need_dx || need_dweight)) return {dx, dweight};
@@ -124,7 +126,7 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const std::optional<Tensor
   }
   run_backward<kind_of(ADDS)>(p, dy, x, weight, rstd, need_dx ? &dx : nullptr,
                               need_dweight ? &dweight : nullptr);
-  return {dx, dweight};
+  return {dx, need_dweight ? as(dweight, given->scalar_type()) : dweight};
 }
 
 }  // namespace fuseline::rms

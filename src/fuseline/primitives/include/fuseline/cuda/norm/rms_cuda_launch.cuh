@@ -7,28 +7,37 @@
 
 namespace fuseline::rms {
 
+// Calls f with the weight's type: that of T or, of half types, fp32.
+template <typename T, typename F>
+auto with_weight(WeightType type, const F& f) {
+  if constexpr (sizeof(T) < sizeof(float)) {
+    if (type == WeightType::kFloat) return f(float{});
+  }
+  return f(T{});
+}
+
 template <typename T, bool ADDS, typename Y>
 cudaError_t launch_fwd(const FwdProblem& p) {
-  return p.weight_type == WeightType::kSame ? fwd_typed<T, T, ADDS, Y>(p)
-                                            : fwd_typed<T, float, ADDS, Y>(p);
+  return with_weight<T>(p.weight_type,
+                        [&](auto w) { return fwd_typed<T, decltype(w), ADDS, Y>(p); });
 }
 
 template <typename T, Kind KIND>
 cudaError_t launch_bwd(const BwdProblem& p) {
-  p.weight_type == WeightType::kSame ? bwd_typed<T, T, KIND>(p) : bwd_typed<T, float, KIND>(p);
+  with_weight<T>(p.weight_type, [&](auto w) { bwd_typed<T, decltype(w), KIND>(p); });
   return cudaGetLastError();
 }
 
 template <typename T, Kind KIND>
 int64_t bwd_parts(BwdProblem& p) {
-  return p.weight_type == WeightType::kSame ? parts_typed<T, T, KIND>(p)
-                                            : parts_typed<T, float, KIND>(p);
+  return with_weight<T>(p.weight_type,
+                        [&](auto w) { return parts_typed<T, decltype(w), KIND>(p); });
 }
 
 template <typename T, Kind KIND>
 int64_t bwd_sums(const BwdProblem& p) {
-  return p.weight_type == WeightType::kSame ? bwd_sums_typed<T, T, KIND>(p)
-                                            : bwd_sums_typed<T, float, KIND>(p);
+  return with_weight<T>(p.weight_type,
+                        [&](auto w) { return bwd_sums_typed<T, decltype(w), KIND>(p); });
 }
 
 }  // namespace fuseline::rms

@@ -23,6 +23,7 @@
 //   out              (row, pack, operands) -> Values of the output, or Outputs
 //   finish           (row, index): what one thread per row writes in addition
 //   Again, again()   the same for rows that are read again, where changed packs are lost
+//   Anywhere, anywhere()  the same for rows that are not WHOLE, where that is another type
 #pragma once
 
 #include "fuseline/cuda/rows/row_span.cuh"

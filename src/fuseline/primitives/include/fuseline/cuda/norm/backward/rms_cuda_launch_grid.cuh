@@ -44,6 +44,7 @@ bool known_to_hold() {
 // twice the least the one that leaves the fewest blocks without a group; 0 where they are too few.
 // Nothing depends on the number of rows, so a row's sum does not.
 int group_size(int64_t packs, int blocks, int block_packs) {
+  if (block_packs == 0) return 0;  // no GPU
   const int64_t least = ceil_div(packs, block_packs);
   const int most = std::min(blocks, kMaxGroup);
   if (least > most) return 0;
