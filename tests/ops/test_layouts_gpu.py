@@ -7,6 +7,7 @@ import torch
 from ops.layouts import KEEPING, LAYOUTS, inputs_with, keeps_the_budget, laid_out, run, strides
 from ops.on_a_gpu import kernels
 
+import fuseline
 from fuseline import table
 from fuseline.core import native
 
@@ -77,3 +78,19 @@ def test_a_column_does_not_know_its_neighbours(name: str) -> None:
         for part in (slice(0, 2048), slice(1024, 3072)):
             for a, b in zip(run(name, {"x": x[part]}, impl="cuda"), whole, strict=True):
                 assert torch.equal(a, b[part])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_inputs_are_transposed_by_tiles(dtype: torch.dtype) -> None:
+    """One copy of an input, by a kernel of ours; the bits are those of a contiguous one."""
+    for shape, order in (
+        ((70, 300), (1, 0)),
+        ((3, 65, 130), (0, 2, 1)),
+        ((2, 40, 5, 50), (0, 2, 3, 1)),
+    ):
+        x = laid_out(shape, order, dtype, "cuda")
+        want, before = fuseline.layer_norm(x.contiguous()), native.copies()
+        assert torch.equal(fuseline.layer_norm(x), want)
+        assert native.copies() == before + 1
+        names = kernels(lambda x=x: fuseline.layer_norm(x))
+        assert sorted("transpose_kernel" in name for name in names if "::" in name) == [False, True]

@@ -29,9 +29,8 @@ inline bool lie_alike(const Tensor& a, const Tensor& b) {
 // `t` if it lies as `like`, which is dense and of its shape, else a copy that does.
 inline Tensor counted_as(const Tensor& t, const Tensor& like) {
   if (lie_alike(t, like)) return t;
-  count_copy();
   Tensor copy = allocate(t.sizes(), like.strides(), t.scalar_type(), device_of(t));
-  torch::stable::copy_(copy, t);
+  copy_into(copy, t);
   return copy;
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 std::atomic<int64_t> copies{0};
 std::atomic<bool> fill{false};
+bool (*copied_on_cuda)(const Tensor&, const Tensor&) = nullptr;
 
 // An anonymous mapping this large is fresh from the kernel, which would otherwise fault it in one
 // 4 KiB page at a time: (4, 512, 4096) fp32 forward takes 9 ms with small pages and 3 with huge
@@ -42,7 +43,12 @@ bool host_takes_free_pages() {
 
 }  // namespace
 
-void count_copy() { copies.fetch_add(1, std::memory_order_relaxed); }
+void copy_on_cuda_by(bool (*copied)(const Tensor&, const Tensor&)) { copied_on_cuda = copied; }
+void copy_into(Tensor& to, const Tensor& from) {
+  copies.fetch_add(1, std::memory_order_relaxed);
+  const bool cuda = device_of(to).type == static_cast<int32_t>(DeviceType::CUDA);
+  if (!cuda || !copied_on_cuda || !copied_on_cuda(to, from)) torch::stable::copy_(to, from);
+}
 bool debug_fill() { return fill.load(std::memory_order_relaxed); }
 
 void advise_huge_pages(void* data, int64_t bytes) {

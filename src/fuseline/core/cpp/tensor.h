@@ -28,9 +28,13 @@ using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
 // Process-wide switches and counters, defined in library.cpp.
-void count_copy();
 bool debug_fill();
 void advise_huge_pages(void* data, int64_t bytes);
+
+// Copies `from` to `to`, another tensor of its shape, dtype and device, and counts it. The CUDA
+// half says what it copies itself: false leaves a copy to torch.
+void copy_into(Tensor& to, const Tensor& from);
+void copy_on_cuda_by(bool (*copied)(const Tensor& to, const Tensor& from));
 
 struct Device {
   int32_t type;
@@ -146,9 +150,8 @@ inline Tensor allocate(IntHeaderOnlyArrayRef sizes, ScalarType dtype, Device dev
 
 inline Tensor counted_contiguous(const Tensor& t) {
   if (t.is_contiguous()) return t;
-  count_copy();
   Tensor copy = allocate(t.sizes(), t.scalar_type(), device_of(t));
-  torch::stable::copy_(copy, t);
+  copy_into(copy, t);
   return copy;
 }
 
