@@ -74,3 +74,15 @@ EXPORT_COLUMNS(bf16, __nv_bfloat16)
 EXPORT(f32, float)
 EXPORT(f64, double)
 EXPORT(bf16, __nv_bfloat16)
+
+// Of columns that lie in another order than their results.
+extern "C" void placed_f32(const float* x, float* sums, float* amax, int64_t outer, int64_t n,
+                           int64_t inner, const int64_t* sizes, const int64_t* steps) {
+  reduction::Forward<float, false> op{};
+  op.sums = sums;
+  op.amax = amax;
+  auto a = of<decltype(op)>(x, outer, n, inner, 0);
+  a.places = {{static_cast<unsigned>(sizes[0]), static_cast<unsigned>(sizes[1])},
+              {steps[0], steps[1], steps[2]}};
+  launch(a, op, 132);
+}

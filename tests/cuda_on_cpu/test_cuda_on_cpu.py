@@ -722,6 +722,23 @@ def test_reductions_of_columns(reductions, dtype, outer, n, inner, gap) -> None:
     close(dx, torch.autograd.grad((right[0], right[2]), leaf, (dys[0], dcos.double()))[0])
 
 
+@pytest.mark.parametrize("order", [(3, 2, 1, 0), (0, 3, 2, 1), (2, 0, 3, 1), (1, 3, 0, 2)])
+def test_results_in_another_order_than_columns(reductions, order) -> None:
+    for shape in ((2, 3, 4, 61), (5, 1, 7, 3)):
+        x = torch.randn([shape[d] for d in order])
+        n, inner = shape[3], x[(0,) * (order.index(3) + 1)].numel()
+        found = torch.full((2, *shape[:3]), torch.nan)
+        strides, leading = found.stride(), [d for d in order if d != 3]
+        numbers = [torch.tensor([shape[d] for d in leading[1:]]),
+                   torch.tensor([strides[1 + d] for d in leading])]  # fmt: skip
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, *found, *numbers)]
+        sizes = map(ctypes.c_int64, (x.numel() // n // inner, n, inner))
+        reductions.placed_f32(*pointers[:3], *sizes, *pointers[3:])
+        right = x.permute([order.index(d) for d in range(4)])
+        torch.testing.assert_close(found[0], right.sum(3))
+        assert torch.equal(found[1], right.amax(3))
+
+
 def softmax(x: np.ndarray) -> np.ndarray:
     return np.divide(*exponentials(x))
 

@@ -72,17 +72,14 @@ def test_columns_at_odd_addresses_keep_the_budget(op: str, dtype: torch.dtype) -
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_a_column_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
-    """One kernel a call, or one for each sum and another; the same bits beside any columns."""
+    """One kernel a call, launched once or for each sum; the same bits beside any columns."""
     call = partial(getattr(fuseline, op), dim=1, impl="cuda")
     for n, kind in ((3, "column_kernel"), (1000, "column_kernel"), (9001, "column_slice_kernel")):
         inputs = _inputs(op, (5, n, 96), dtype)
         whole = call(**inputs)
         assert torch.equal(whole, call(**inputs))
         names = kernels(lambda inputs=inputs: call(**inputs))
-        ours = [name for name in names if "rows::" in name]
-        sums = 2 if op == "double_softmax" else 1
-        assert len(ours) == (1 + sums if n == 9001 else 1), names
-        assert all(kind in name for name in ours), names
+        assert [kind in name for name in names if "rows::" in name] == [True], names
         few = [(slice(None), slice(None), slice(k, k + 8)) for k in (0, 32)]
         for part in (slice(0, 1), slice(2, 4), *few):
             assert torch.equal(call(**{k: t[part] for k, t in inputs.items()}), whole[part])

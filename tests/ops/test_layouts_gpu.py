@@ -68,6 +68,21 @@ def test_a_transposed_input_takes_one_kernel_and_no_copy(name: str) -> None:
     assert native.copies() == before
 
 
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 0, 1), (3, 1, 0, 2)])
+@pytest.mark.parametrize(
+    "name", ["horizontal_reduction_pointwise", "horizontal_reduction_reduction"]
+)
+def test_nothing_is_copied_of_permuted_inputs(name: str, order: tuple[int, ...]) -> None:
+    """Not even what has one element a row."""
+    for shape in ((22, 2, 15, 257), (3, 70, 4, 600)):
+        inputs = inputs_with(table.load()[name], laid_out(shape, order, torch.bfloat16, "cuda"))
+        before = native.copies()
+        results = run(name, inputs, impl="cuda")
+        dys = [torch.empty_like(t) for t in results]
+        torch.autograd.grad(results, tuple(inputs.values()), dys)
+        assert native.copies() == before
+
+
 @pytest.mark.parametrize(
     "name", ["horizontal_reduction_pointwise", "horizontal_reduction_reduction"]
 )

@@ -77,6 +77,30 @@ class MemoryOrder {
     return counted_contiguous(own_ ? t : without_last().of(t));
   }
 
+  // Where such a contiguous tensor has what belongs to the rows of `x`, in this order: sizes and
+  // strides, of as few dimensions as say it; none where that is one after the other.
+  std::vector<std::array<int64_t, 2>> places_of_rows(const Tensor& x) const {
+    std::vector<std::array<int64_t, 2>> places;
+    if (own_) return places;
+    const MemoryOrder rows = without_last();
+    std::vector<int64_t> steps(rows.count_);
+    for (int64_t step = 1, d = static_cast<int64_t>(rows.count_) - 1; d >= 0; --d) {
+      steps[d] = step;
+      step *= x.sizes()[d];
+    }
+    for (size_t i = 0; i < rows.count_; ++i) {
+      const size_t d = rows.dims_[i];
+      if (x.sizes()[d] == 1) continue;
+      if (!places.empty() && places.back()[1] == steps[d] * x.sizes()[d]) {
+        places.back() = {places.back()[0] * x.sizes()[d], steps[d]};
+      } else {
+        places.push_back({x.sizes()[d], steps[d]});
+      }
+    }
+    if (places.size() == 1) places.clear();
+    return places;
+  }
+
  private:
   MemoryOrder without_last() const {
     MemoryOrder rest(static_cast<int64_t>(count_) - 1);

@@ -12,26 +12,28 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x) {
   kArgs.check_rows(x);
   Tensor cos = allocate_as(x);
   const MemoryOrder order(cos);
-  Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
+  const rows::InOrder ordered(order, x);
+  const Tensor sum = ordered.allocate(x.scalar_type());
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Forward<T> op{};
     op.sums = static_cast<T*>(sum.mutable_data_ptr());
-    rows::run_in(order, op, cos, x);
+    ordered.run(op, {cos}, x);
   });
-  return {order.undo_rows(sum), cos};
+  return {ordered.made(sum), cos};
 }
 
 Tensor backward(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
   check_bwd(dsum, dcos, x);
   Tensor dx = allocate_as(x);
   const MemoryOrder order(dx);
-  const Tensor of_sum = order.of_rows(dsum);
+  const rows::InOrder ordered(order, x);
+  const Tensor of_sum = ordered.given(dsum);
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Backward<T> op{};
     op.dsum = static_cast<const T*>(of_sum.const_data_ptr());
-    rows::run_in(order, op, dx, dcos, x);
+    ordered.run(op, {dx}, dcos, x);
   });
   return dx;
 }

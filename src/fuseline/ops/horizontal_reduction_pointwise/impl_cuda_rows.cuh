@@ -21,7 +21,7 @@ struct Forward : rows::NoEpilogueOperands {
   using Again = Forward;
   using Row = double;
   static constexpr int INPUTS = 1, ROUNDS = 1;
-  static constexpr bool INTENSE = true;
+  static constexpr bool INTENSE = true, APART = true;
   T* sums;
 
   static __device__ S nothing() { return 0; }

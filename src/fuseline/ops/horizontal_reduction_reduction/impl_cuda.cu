@@ -14,10 +14,10 @@ template <bool COUNTS>
 auto forward(const Tensor& x) {
   check(x);
   const MemoryOrder order = order_of(x);
-  Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
-  Tensor amax = order.allocate_one_a_row(x, x.scalar_type());
+  const rows::InOrder ordered(order, x);
+  const Tensor sum = ordered.allocate(x.scalar_type()), amax = ordered.allocate(x.scalar_type());
   std::optional<Tensor> count;
-  if (COUNTS) count = order.allocate_one_a_row(x, ScalarType::Double);
+  if (COUNTS) count = ordered.allocate(ScalarType::Double);
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Forward<T, COUNTS> op{};
@@ -25,11 +25,11 @@ auto forward(const Tensor& x) {
     op.amax = static_cast<T*>(amax.mutable_data_ptr());
     if (COUNTS) op.counts = static_cast<double*>(count->mutable_data_ptr());
     const rows::Made<decltype(op)> nothing{};
-    rows::run_along(op, order.place_of(x.dim() - 1), nothing, order.of(x));
+    ordered.run(op, nothing, x);
   });
-  const std::tuple found{order.undo_rows(sum), order.undo_rows(amax)};
+  const std::tuple found{ordered.made(sum), ordered.made(amax)};
   if constexpr (COUNTS) {
-    return std::tuple_cat(found, std::tuple{order.undo_rows(*count)});
+    return std::tuple_cat(found, std::tuple{ordered.made(*count)});
   } else {
     return found;
   }
@@ -40,8 +40,9 @@ Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const 
   check_bwd(dsum, damax, x, amax, count);
   Tensor dx = allocate_as(x);
   const MemoryOrder order(dx);
-  const Tensor of_rows[] = {order.of_rows(dsum), order.of_rows(damax), order.of_rows(amax),
-                            order.of_rows(count)};
+  const rows::InOrder ordered(order, x);
+  const Tensor of_rows[] = {ordered.given(dsum), ordered.given(damax), ordered.given(amax),
+                            ordered.given(count)};
   for_dtype(x.scalar_type(), [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     Backward<T> op{};
@@ -49,7 +50,7 @@ Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const 
     op.damax = static_cast<const T*>(of_rows[1].const_data_ptr());
     op.amax = static_cast<const T*>(of_rows[2].const_data_ptr());
     op.counts = static_cast<const double*>(of_rows[3].const_data_ptr());
-    rows::run_in(order, op, dx, x);
+    ordered.run(op, {dx}, x);
   });
   return dx;
 }

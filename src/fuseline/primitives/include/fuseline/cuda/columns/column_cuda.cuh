@@ -3,6 +3,7 @@
 // each, and a block's other threads go down them.
 #pragma once
 
+#include "fuseline/cuda/columns/column_places.cuh"
 #include "fuseline/cuda/rows/row_cuda.cuh"
 
 namespace fuseline::rows {
@@ -13,6 +14,7 @@ template <typename T, int INPUTS, int OUTPUTS>
 struct ColumnArgs : Args<T, INPUTS, OutputPointers<T, OUTPUTS>> {
   int64_t step[INPUTS];
   int64_t inner;
+  ColumnPlaces places;  // of what begin() reads and finish() writes
 };
 template <typename Op>
 using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
@@ -98,12 +100,13 @@ struct ColumnThread {
   __device__ __forceinline__ void begin(const Op& op, const ColumnArgsOf<Op>& a,
                                         typename Op::Row (&rows)[VEC]) const {
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) rows[v] = op.begin(a, active ? column + v : 0);
+    for (int v = 0; v < VEC; ++v) rows[v] = op.begin(a, active ? a.places(column + v) : 0);
   }
-  __device__ __forceinline__ void finish(const Op& op, const typename Op::Row (&rows)[VEC]) const {
+  __device__ __forceinline__ void finish(const Op& op, const ColumnArgsOf<Op>& a,
+                                         const typename Op::Row (&rows)[VEC]) const {
     if (!active || down != 0) return;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) op.finish(rows[v], column + v);
+    for (int v = 0; v < VEC; ++v) op.finish(rows[v], a.places(column + v));
   }
 };
 
@@ -169,7 +172,7 @@ __global__ void __launch_bounds__(kMaxBlock)
   Packs<Op, 1> held[VEC][ITEMS];
   at.template load<ITEMS>(a, 0, held, there);
   column_rounds<0>(op, at, rows, held, a.n, there);
-  at.finish(op, rows);
+  at.finish(op, a, rows);
   if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, 0, rows, held, there);
 }
 

@@ -9,8 +9,9 @@ namespace fuseline::rows {
 namespace {
 
 // Not measured yet: the threads that most blocks have; bytes side by side that long columns are
-// read in, if a block has threads enough, and the least; threads down a slice.
-constexpr int kColumnBlock = 256, kLine = 64, kSector = 32, kSliceDepth = 64;
+// read in, if a block has threads enough, and the least; threads down a slice; the longest columns
+// that are held although slices are read but once, with a launch more.
+constexpr int kColumnBlock = 256, kLine = 64, kSector = 32, kSliceDepth = 64, kApart = 512;
 
 // Elements of each input that a thread holds, in half of its registers, or less where an operator
 // keeps more besides.
@@ -71,25 +72,29 @@ struct ColumnLaunch {
     constexpr int BYTES = VEC * sizeof(typename Op::T), WIDTH = (VEC > 1 ? kLine : kSector) / BYTES;
     constexpr int ITEMS = VEC > 1 ? 4 : std::min(8, kSector / BYTES);
     const auto kernel = column_slice_kernel<Again, VEC, ITEMS, WIDTH * kSliceDepth>;
-    SlicePlan plan = slices(a.n, kSliceDepth * ITEMS);
-    const ColumnBlock b = block(WIDTH, kSliceDepth, plan.pieces);
+    int depth = kSliceDepth;
+    while (Op::ROUNDS == 0 && depth > 1 && depth / 2 * ITEMS >= a.n) depth /= 2;
+    SlicePlan plan = slices(a.n, depth * ITEMS);
+    const ColumnBlock b = block(WIDTH * kSliceDepth / depth, depth, plan.pieces);
     if constexpr (Op::ROUNDS > 0) {
       const int64_t bytes = kPartsBefore<Again, Op::ROUNDS> * plan.pieces * a.rows;
       plan.parts = static_cast<unsigned char*>(allocate(bytes));
     }
     for (; plan.round <= Op::ROUNDS; ++plan.round) {
-      const bool only_ends = Op::OUTPUTS == 0 && plan.round == Op::ROUNDS;
+      const bool only_ends = (Op::OUTPUTS == 0 || Op::APART) && plan.round == Op::ROUNDS;
       const dim3 grid(blocks(b), only_ends ? 1 : plan.pieces);
-      kernel<<<grid, kSliceDepth << b.log_width, 0, stream>>>(a, op.again(), b, plan);
+      kernel<<<grid, depth << b.log_width, 0, stream>>>(a, op.again(), b, plan);
     }
   }
 
   template <typename Allocate>
   void run(Allocate& allocate) const {
-    constexpr int ITEMS = kHeld<Op> / VEC, FEW = std::max(1, ITEMS / 4);
-    constexpr int MOST = kMaxBlock / width_of<Op, VEC>(kSector) * ITEMS;
-    if (a.n <= 8 * FEW) return held<FEW>();
-    if (a.n <= MOST) return held<ITEMS>();
+    if constexpr (Op::ROUNDS > 0) {
+      constexpr int ITEMS = kHeld<Op> / VEC, FEW = std::max(1, ITEMS / 4);
+      constexpr int MOST = kMaxBlock / width_of<Op, VEC>(kSector) * ITEMS;
+      if (a.n <= 8 * FEW) return held<FEW>();
+      if (a.n <= (Op::APART ? kApart : MOST)) return held<ITEMS>();
+    }
     in_slices(allocate);
   }
 };

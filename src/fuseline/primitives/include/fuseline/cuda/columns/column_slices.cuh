@@ -1,5 +1,6 @@
 // The kernel of long columns, in slices. A launch for each sum leaves the parts of all slices,
 // which the next ones read, and the last launch writes: blocks share a column and wait for nobody.
+// Of operators without sums it is the only one.
 #pragma once
 
 #include "fuseline/cuda/columns/column_cuda.cuh"
@@ -76,11 +77,12 @@ struct ColumnSlice {
 #pragma unroll
     for (int v = 0; v < VEC; ++v) parts[v] = Part::none();
     if (plan.round == ROUND) {
-      each([&](Held& held, const auto& there, int64_t) {
+      each([&](Held& held, const auto& there, int64_t element) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
           parts[v] = plus(parts[v], op.template sum<ROUND>(rows[v], held[v], there));
         }
+        if constexpr (Op::APART) at.template write<ITEMS>(op, a, element, rows, held, there);
       });
     } else if (at.active) {
       for (int which = at.down; which < plan.pieces; which += at.depth) {
@@ -121,8 +123,8 @@ __global__ void __launch_bounds__(THREADS)
   typename Op::Row rows[VEC];
   at.begin(op, a, rows);
   if (slice.template left_parts<0>(op, rows)) return;
-  if (slice.slice == 0) at.finish(op, rows);
-  if constexpr (Op::OUTPUTS > 0) {
+  if (slice.slice == 0) at.finish(op, a, rows);
+  if constexpr (Op::OUTPUTS > 0 && !Op::APART) {
     slice.each([&](auto& held, const auto& there, int64_t element) {
       at.template write<ITEMS>(op, a, element, rows, held, there);
     });

@@ -7,9 +7,10 @@
 
 namespace fuseline::rows {
 
-// The same along `dim`, which counts from the first.
+// The same along `dim`, which counts from the first; columns have what is theirs in `places`.
 template <typename Op, typename... Inputs>
-void run_along(const Op& op, int64_t dim, const Made<Op>& made, const Inputs&... inputs) {
+void run_along(const Op& op, int64_t dim, const ColumnPlaces& places, const Made<Op>& made,
+               const Inputs&... inputs) {
   static_assert(sizeof...(inputs) == Op::INPUTS);
   const Columns views[] = {columns_of(inputs, dim)...};
   ColumnArgsOf<Op> a{};
@@ -29,9 +30,15 @@ void run_along(const Op& op, int64_t dim, const Made<Op>& made, const Inputs&...
   }
   a.n = views[0].n;
   a.inner = views[0].inner;
+  a.places = places;
   const cudaStream_t stream = current_stream(device.index);
   FUSELINE_CUDA_CHECK(a.inner == 1 ? launch<Op>(a, op, stream, Scratch(device))
                                    : launch_columns(a, op, stream, Scratch(device)));
+}
+
+template <typename Op, typename... Inputs>
+void run_along(const Op& op, int64_t dim, const Made<Op>& made, const Inputs&... inputs) {
+  run_along(op, dim, ColumnPlaces{}, made, inputs...);
 }
 
 template <typename Op, typename... Inputs>
@@ -39,10 +46,49 @@ void run_along(const Op& op, int64_t dim, const Tensor& out, const Inputs&... in
   run_along(op, dim, Made<Op>{out}, inputs...);
 }
 
-// Runs along the last dimension in an order in which `made`, which is written, is contiguous.
-template <typename Op, typename... Inputs>
-void run_in(const MemoryOrder& order, const Op& op, const Tensor& made, const Inputs&... inputs) {
-  run_along(op, order.place_of(made.dim() - 1), made, order.of(inputs)...);
-}
+// An operator along the last dimension of tensors of the shape of `x`, in `order`, and its tensors
+// of one element a row. Kernels of columns find their places in the logical order; what belongs to
+// rows, or to columns of too many dimensions, is copied where that order is another.
+class InOrder {
+ public:
+  InOrder(const MemoryOrder& order, const Tensor& x)
+      : order_(order), x_(x), dim_(order.place_of(x.dim() - 1)) {
+    const auto places = order.places_of_rows(x);
+    if (places.empty()) return;
+    copies_ = places.size() > 3 || !has_columns() || x.numel() > UINT32_MAX;
+    for (size_t i = 0; i < places.size() && !copies_; ++i) {
+      const size_t at = 3 - places.size() + i;
+      places_.steps[at] = places[i][1];
+      if (at > 0) places_.sizes[at - 1] = static_cast<unsigned>(places[i][0]);
+    }
+  }
+
+  Tensor allocate(ScalarType dtype) const {
+    return copies_ ? order_.allocate_one_a_row(x_, dtype) : allocate_one_a_row(x_, dtype);
+  }
+  Tensor made(const Tensor& t) const { return copies_ ? order_.undo_rows(t) : t; }
+  Tensor given(const Tensor& t) const {
+    return copies_ ? order_.of_rows(t) : counted_contiguous(t);
+  }
+
+  template <typename Op, typename... Inputs>
+  void run(const Op& op, const Made<Op>& made, const Inputs&... inputs) const {
+    run_along(op, dim_, places_, made, order_.of(inputs)...);
+  }
+
+ private:
+  bool has_columns() const {
+    const Tensor ordered = order_.of(x_);
+    int64_t inner = 1;
+    for (int64_t d = dim_ + 1; d < x_.dim(); ++d) inner *= ordered.sizes()[d];
+    return inner > 1;
+  }
+
+  const MemoryOrder& order_;
+  const Tensor& x_;
+  int64_t dim_;
+  bool copies_ = false;
+  ColumnPlaces places_{};
+};
 
 }  // namespace fuseline::rows

@@ -3,7 +3,7 @@
 // An operator is a type Op, passed to the kernel by value:
 //   T, S             the elements, and the type computed in
 //   INPUTS, ROUNDS   tensors read; sums over the row, one after the other, or none
-//   OUTPUTS          tensors written, not counting those of finish()
+//   OUTPUTS, APART   tensors written, not counting those of finish(); whether they need no sum
 //   Y                the elements of these, where that is not T
 //   OPERANDS         parameters that are loaded for each column
 //   HAS_FALLBACK     whether rows for which needs_fallback() is true are computed by fallback()
@@ -263,7 +263,7 @@ __device__ __forceinline__ bool ran_fallback(const Op& op, const ArgsOf<Op>& a,
 // The traits of most operators.
 struct DefaultTraits {
   static constexpr int OUTPUTS = 1, OPERANDS = 0;
-  static constexpr bool HAS_FALLBACK = false, INTENSE = false;
+  static constexpr bool HAS_FALLBACK = false, INTENSE = false, APART = false;
   static bool aligned() { return true; }
 };
 // Base of operators whose `out` needs no operands but the row.
