@@ -1,7 +1,7 @@
-"""The same call again and again, each time with every input moved by one rounding.
+"""The same call again and again, each time with every input moved by a rounding or a few.
 
-How far the exact result moves by it, no formula can know better; and of eager's errors it makes as
-many draws, where one may be luck.
+How far the exact result moves by one rounding, no formula can know better; and of eager's errors,
+one of which may be luck, there are as many draws.
 """
 
 from __future__ import annotations
@@ -14,29 +14,31 @@ from torch import Tensor
 
 from fuseline.core.spec import Inputs
 
-DRAWS = 8
+DRAWS = 16
 
 
 def nearby(
-    inputs: Inputs, dys: tuple[Tensor, ...], dtype: torch.dtype
+    inputs: Inputs, dys: tuple[Tensor, ...], dtype: torch.dtype, roundings: int = 1
 ) -> Iterator[tuple[Inputs, tuple[Tensor, ...]]]:
-    """Yield the inputs and gradients `DRAWS` times, every element moved by about one ULP of dtype.
+    """Yield the inputs and gradients `DRAWS` times, every element moved by so many roundings.
 
-    Tensors of a narrower dtype stay as they are. The draws are the same for equal shapes.
+    One is half a ULP of dtype up or down, so that the element moves by about one or stays; of
+    several, each element draws how many. Tensors of a narrower dtype stay as they are. The draws
+    are the same for equal shapes.
     """
-    coin = torch.Generator().manual_seed(DRAWS)
+    generator = torch.Generator().manual_seed(0)
     for _ in range(DRAWS):
-        moved = {n: _moved(v, dtype, coin) for n, v in inputs.items()}
-        yield moved, tuple(_moved(dy, dtype, coin) for dy in dys)
+        moved = {n: _moved(v, dtype, roundings, generator) for n, v in inputs.items()}
+        yield moved, tuple(_moved(dy, dtype, roundings, generator) for dy in dys)
 
 
-def _moved(value: Any, dtype: torch.dtype, coin: torch.Generator) -> Any:
+def _moved(value: Any, dtype: torch.dtype, roundings: int, generator: torch.Generator) -> Any:
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     eps = torch.finfo(dtype).eps
     if torch.finfo(value.dtype).eps > eps:
         return value
     exact = value.to(torch.float64)
-    heads = (torch.rand(value.shape, generator=coin) < 0.5).to(value.device)
-    step = exact.abs().nan_to_num(0.0, 0.0) * (eps / 2)  # an Inf stays where it is
-    return (exact + torch.where(heads, step, -step)).to(value.dtype)
+    steps = torch.randint(1 - roundings, roundings + 1, value.shape, generator=generator) - 0.5
+    ulp = exact.abs().nan_to_num(0.0, 0.0) * eps  # an Inf stays where it is
+    return (exact + steps.to(ulp) * ulp).to(value.dtype)

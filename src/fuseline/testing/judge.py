@@ -19,6 +19,8 @@ Figures = Mapping[str, ErrorFigures]
 
 # The largest gradient of however many may be what cancellation left; of more it takes seconds.
 MOST_ELEMENTS = 1 << 20
+# Of a few elements one rounding each makes few draws of eager's error that differ.
+FAR = 8
 # In one draw, or two, the roundings themselves may cancel.
 FEWEST_DRAWS = 4
 # Rounding the inputs moves an ordinary gradient by one or two eps of its maximum.
@@ -42,9 +44,10 @@ class Judge:
     budget     the limits; by default the spec's
 
     A result that is over the budget is looked at again, for one draw of eager's error may be luck:
-    the yardstick is then eager's worst of several draws, in each of which every input is moved by
-    one rounding. Where gradients move by more than it is fair to judge by, that movement takes the
-    place of eps * max|gradient|. Outputs must have their digits where terms cancel, too.
+    the yardstick is then eager's worst of several draws, in each of which the inputs are moved by a
+    few roundings. Where one rounding moves gradients by more than it is fair to judge by, that
+    movement takes the place of eps * max|gradient|. Outputs must have their digits where terms
+    cancel, too.
     """
 
     spec: OpSpec
@@ -116,10 +119,12 @@ class Judge:
         unit, size = mine.max_abs / mine.scaled, getattr(mine, field)
         moved, worst = 0.0, getattr(eager, field)
         hopeless = accuracy.HOPELESS / torch.finfo(dtype).eps
-        for drawn, (inputs, dys) in enumerate(nearby(self.inputs, self.dys or (), dtype), 1):
+        near = nearby(self.inputs, self.dys or (), dtype)
+        far = nearby(self.inputs, self.dys or (), dtype, roundings=FAR)
+        for drawn, ((inputs, dys), beyond) in enumerate(zip(near, far, strict=True), 1):
             if not in_ulp:
                 moved = max(moved, _apart(self._exact(name, inputs, dys), exact) / unit)
-            there = getattr(self._eagers_error(name, dtype, inputs, dys), field)
+            there = getattr(self._eagers_error(name, dtype, *beyond), field)
             worst = max(worst, there) if there <= hopeless else worst
             if drawn >= FEWEST_DRAWS and size > BEYOND_LUCK * max(worst, moved, 1.0):
                 break
