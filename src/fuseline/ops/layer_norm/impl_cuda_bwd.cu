@@ -12,7 +12,7 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm_bwd(const Tensor& dy, const Tensor
   need_dweight = need_dweight && given;
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
-  const std::optional<Tensor> weight = rms::weight_for(x, given);
+  const std::optional<Tensor> weight = weight_for(x, given);
   Gradients grads(x, weight, need_dx, need_dweight, need_dbias);
   if (x.sizes()[x.dim() - 1] == 0 || !(need_dx || need_dweight || need_dbias)) {
     return {grads.dx, grads.dweight, grads.dbias};
