@@ -19,11 +19,10 @@ struct ColumnArgs : Args<T, INPUTS, OutputPointers<T, OUTPUTS>> {
 template <typename Op>
 using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
 
-// How a block has columns: 2^log_width threads side by side. The parts of 2^log_together threads
-// that follow each other down a column are put together first, so that the order of sums depends on
-// that and on the block's depth, not on its width.
+// Logarithms of what a block is: threads side by side, threads down, and how many of these that
+// follow each other put their parts together first. The order of sums depends on the last two.
 struct ColumnBlock {
-  int log_width, log_together;
+  int width, depth, together;
 };
 
 // Where a thread is: `width` threads of VEC columns side by side, `depth` down them.
@@ -39,10 +38,10 @@ struct ColumnThread {
 
   __device__ __forceinline__ ColumnThread(const ColumnArgsOf<Op>& a, ColumnBlock block)
       : block(block),
-        width(1 << block.log_width),
-        depth(blockDim.x >> block.log_width),
+        width(1 << block.width),
+        depth(1 << block.depth),
         lane(threadIdx.x & (width - 1)),
-        down(threadIdx.x >> block.log_width),
+        down(threadIdx.x >> block.width),
         column((static_cast<int64_t>(blockIdx.x) * width + lane) * VEC) {
     active = column < a.rows;
     const int64_t slice = active ? column / a.inner : 0;
@@ -58,9 +57,6 @@ struct ColumnThread {
   template <int ITEMS, typename There>
   __device__ __forceinline__ void load(const ColumnArgsOf<Op>& a, int64_t first,
                                        Packs<Op, 1> (&held)[VEC][ITEMS], const There& there) const {
-    const T* from[Op::INPUTS];
-#pragma unroll
-    for (int k = 0; k < Op::INPUTS; ++k) from[k] = in[k] + first * a.step[k];
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
@@ -68,8 +64,8 @@ struct ColumnThread {
       if (!there(i)) continue;
 #pragma unroll
       for (int k = 0; k < Op::INPUTS; ++k) {
-        const auto values = unpack<typename Op::S>(fuseline::load<T, VEC>(from[k]));
-        from[k] += depth * a.step[k];
+        const auto values = unpack<typename Op::S>(
+            fuseline::load<T, VEC>(in[k] + (first + static_cast<int64_t>(i) * depth) * a.step[k]));
 #pragma unroll
         for (int v = 0; v < VEC; ++v) held[v][i].v[k].v[0] = values.v[v];
       }
@@ -119,20 +115,21 @@ constexpr int kColumnParts = kMaxBlock + kWarp;
 template <int ROUND, int VEC, typename Part, typename ColumnThread>
 __device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const ColumnThread& at) {
   __shared__ Part scratch[kColumnParts];  // of this round
-  const int together = 1 << at.block.log_together, groups = at.depth >> at.block.log_together;
+  const int together = 1 << at.block.together, log_groups = at.block.depth - at.block.together;
+  const int groups = 1 << log_groups;
 #pragma unroll
   for (int v = 0; v < VEC; ++v) parts[v] = over_lanes(parts[v], together, at.width);
   if (groups == 1) return;
   const int columns = at.width * VEC, pitch = columns + 1;
   if (at.down % together == 0) {
-    const int group = at.down >> at.block.log_together;
+    const int group = at.down >> at.block.together;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) scratch[group * pitch + v * at.width + at.lane] = parts[v];
   }
   __syncthreads();
   // As many neighbouring lanes take a column's parts, and the first leaves them where its own was.
   for (int first = 0; first < columns * groups; first += blockDim.x) {
-    const int i = first + threadIdx.x, column = i / groups, group = i % groups;
+    const int i = first + threadIdx.x, column = i >> log_groups, group = i & (groups - 1);
     const bool there = column < columns;
     const Part all = over_lanes(there ? scratch[group * pitch + column] : Part::none(), groups);
     if (there && group == 0) scratch[column] = all;

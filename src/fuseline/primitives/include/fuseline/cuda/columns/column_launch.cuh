@@ -33,16 +33,16 @@ struct ColumnLaunch {
   int sms;
 
   unsigned blocks(ColumnBlock block) const {
-    return static_cast<unsigned>(ceil_div(a.rows, int64_t{VEC} << block.log_width));
+    return static_cast<unsigned>(ceil_div(a.rows, int64_t{VEC} << block.width));
   }
+  static int threads(ColumnBlock block) { return 1 << (block.width + block.depth); }
   // As wide as is said, or narrower where so few columns, each of `pieces` blocks, leave
   // multiprocessors idle.
   ColumnBlock block(int width, int depth, int pieces = 1) const {
     const int log_width = log2_at_least(width);
-    ColumnBlock b{log_width, std::max(0, log2_at_least(kWarp) - log_width)};
-    while (b.log_width > 0 && depth << b.log_width > kWarp && int64_t{blocks(b)} * pieces < sms) {
-      --b.log_width;
-    }
+    const int together = std::max(0, log2_at_least(kWarp) - log_width);
+    ColumnBlock b{log_width, log2_at_least(depth), together};
+    while (b.width > 0 && threads(b) > kWarp && int64_t{blocks(b)} * pieces < sms) --b.width;
     return b;
   }
 
@@ -53,7 +53,7 @@ struct ColumnLaunch {
     const int width =
         std::min(std::max(kColumnBlock / depth, width_of<Op, VEC>(kLine)), kMaxBlock / depth);
     const ColumnBlock b = block(width, depth);
-    kernel<<<blocks(b), depth << b.log_width, 0, stream>>>(a, op, b);
+    kernel<<<blocks(b), threads(b), 0, stream>>>(a, op, b);
   }
 
   // Slices so long that all their parts, which a block of each reads, are an eighth of its bytes.
@@ -83,7 +83,7 @@ struct ColumnLaunch {
     for (; plan.round <= Op::ROUNDS; ++plan.round) {
       const bool only_ends = (Op::OUTPUTS == 0 || Op::APART) && plan.round == Op::ROUNDS;
       const dim3 grid(blocks(b), only_ends ? 1 : plan.pieces);
-      kernel<<<grid, depth << b.log_width, 0, stream>>>(a, op.again(), b, plan);
+      kernel<<<grid, threads(b), 0, stream>>>(a, op.again(), b, plan);
     }
   }
 

@@ -10,9 +10,8 @@
 //   INTENSE          whether computing a row takes about as long as its memory traffic (half types)
 //   aligned()        whether `operands` may load packs
 //   nothing()        value of the columns past the end of a row
-//   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): the parts
-//                    of `width` neighbouring lanes, together, in each of them; and Part::QUICK:
-//                    a few are combined faster by each thread than by shuffles
+//   Part<ROUND>      what is summed; Part::none(), plus(a, b), over_lanes(part, width): those of
+//                    neighbours, in each of them; QUICK: threads add a few faster than shuffles
 //   Row              a thread's state of its row; begin(args, index) -> Row
 //   sum<ROUND>       (row, packs, there) -> Part of the packs i with there(i), of the elements v
 //                    with there(i, v); it may change them
