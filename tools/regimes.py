@@ -28,7 +28,7 @@ from cuda_on_cpu.sources import CUDA, CXX, HERE, copy_headers, for_a_cpu
 PAGE = Path(__file__).parents[1] / "docs" / "regimes.md"
 ALONG_ANY = ("softmax", "log_softmax", "double_softmax", "softmax_backward", "sum + amax",
              "sum + cos")  # fmt: skip
-OPERATORS = (*ALONG_ANY, "layer_norm", "rms_norm", "add_rms_norm", "norm_chain")
+OPERATORS = (*ALONG_ANY, "masked_softmax", "layer_norm", "rms_norm", "add_rms_norm", "norm_chain")
 SIZES = (2, 4, 8)  # bytes of an element: bf16 or fp16, fp32, fp64
 ROWS = (1, 16, 4096)
 MODELS = (30522, 50257, 151655, 1_000_000)

@@ -1,6 +1,5 @@
 // Operators of row_cuda.cuh on rows that begin anywhere, chosen and launched as on a GPU.
-#include "emulator.h"
-#include "fuseline/cuda/launch/row_launch.cuh"
+#include "by_kernel.h"
 #include "fuseline/cuda/norm/rms_cuda_rows.cuh"
 #include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "impl_cuda_rows.cuh"
@@ -20,37 +19,6 @@ rows::ArgsOf<Op> arguments(const T* in, const T* other, T* out, int64_t rows, in
   a.rows = rows, a.n = n;
   return a;
 }
-
-// As it is launched on a GPU.
-struct Usual {
-  template <typename Op>
-  static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
-    rows::launch(a, op, nullptr);
-  }
-};
-
-// By the kernels of clusters, of one block here.
-struct ByCluster {
-  template <typename Op>
-  static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
-    constexpr int VEC = kVec<typename Op::T>, THREADS = 256;
-    using Odd = rows::Shape<VEC, 32 / VEC, true, THREADS, 1, false, false>;
-    const int slice = static_cast<int>(ceil_div(a.n, VEC) * VEC);
-    const auto kernel = rows::row_cluster_kernel<Op, Odd>;
-    emulator::on(kernel, static_cast<unsigned>(a.rows), THREADS, 0, nullptr)(a, op, slice);
-  }
-};
-struct ByLong {
-  template <typename Op>
-  static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
-    using T = typename Op::T;
-    constexpr int VEC = kVec<T>, THREADS = 128;
-    const int slice = static_cast<int>(ceil_div(a.n, VEC) * VEC), pitch = smem_bytes_for<T>(slice);
-    const auto kernel = rows::row_long_kernel<typename Op::Again, VEC, false, THREADS>;
-    emulator::on(kernel, static_cast<unsigned>(a.rows), THREADS, pitch * Op::INPUTS, nullptr)(
-        a, op.again(), {1, 1, slice, pitch});
-  }
-};
 
 template <typename How, typename Op, typename T>
 void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_t n, int64_t stride,

@@ -279,6 +279,9 @@ template <typename T>
 T __ldg(const T* p) {
   return *p;
 }
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+}
 inline float __expf(float v) { return std::exp(v); }
 inline double rsqrt(double v) { return 1 / std::sqrt(v); }
 inline float rsqrtf(float v) { return static_cast<float>(rsqrt(v)); }

@@ -1,7 +1,5 @@
-// Rows that several blocks share, by clusters and by grids: blocks are threads here.
-#define BLOCKS_AT_ONCE
-#include "emulator.h"
-#include "fuseline/cuda/launch/row_launch.cuh"
+// Rows that several blocks share, by clusters and by grids.
+#include "by_blocks.h"
 #include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "impl_cuda_rows.cuh"
 #include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
@@ -12,35 +10,6 @@ namespace {
 using namespace fuseline;
 namespace reductions = horizontal_reduction_reduction;
 
-enum How { kCluster, kHeld, kReadAgain };
-
-// How rows are shared: `each` pieces a block, as many groups.
-struct Sharing {
-  int64_t how, pieces, each, groups;
-};
-
-template <bool WHOLE, typename Given>
-void run(const Given& given, const rows::ArgsOf<Given>& a, const Sharing& by) {
-  using Op = typename Given::Again;
-  using T = typename Op::T;
-  constexpr int VEC = kVec<T>, THREADS = 64;
-  const Op op = given.again();
-  const auto piece = static_cast<int>(ceil_div(ceil_div(a.n, VEC), by.pieces) * VEC);
-  rows::LongPlan row{static_cast<int>(by.pieces), static_cast<int>(by.each), piece,
-                     smem_bytes_for<T>(by.each * piece)};
-  const auto size = static_cast<int>(ceil_div(by.pieces, by.each));
-  if (by.how == kCluster) {
-    const auto kernel = rows::row_long_kernel<Op, VEC, WHOLE, THREADS>;
-    return emulator::together(kernel, a.rows * size, size, THREADS, a, op, row);
-  }
-  const int64_t words = 2 * by.groups * by.pieces * rows::part_words<Op>();
-  std::vector<uint64_t> board(words, uint64_t{1} << 32);  // as if the first parts were there
-  const rows::GridPlan plan{row, size, static_cast<int>(by.groups), board.data()};
-  const auto held = rows::row_grid_kernel<Op, VEC, WHOLE, THREADS, true>;
-  const auto again = rows::row_grid_kernel<Op, VEC, WHOLE, THREADS, false>;
-  emulator::together(by.how == kHeld ? held : again, plan.groups * size, 1, THREADS, a, op, plan);
-}
-
 template <typename Op, typename T>
 void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_t n, int64_t stride,
          const Sharing& by, int64_t backwards) {
@@ -50,9 +19,7 @@ void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_
   for (int k = 0; k < Op::INPUTS; ++k) a.in[k] = inputs[k], a.stride[k] = k ? n : stride;
   if constexpr (Op::OUTPUTS > 0) a.out.of[0] = out;
   a.rows = rows, a.n = n;
-  bool whole = n % kVec<T> == 0 && aligned<T>(out, n);
-  for (int k = 0; k < Op::INPUTS; ++k) whole = whole && aligned<T>(a.in[k], a.stride[k]);
-  whole ? run<true>(op, a, by) : run<false>(op, a, by);
+  share(op, a, by);
 }
 
 template <typename T>

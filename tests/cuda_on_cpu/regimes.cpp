@@ -71,6 +71,7 @@ cudaError_t clusters(int* held, Kernel*, const cudaLaunchConfig_t* config) {
 #include "ops/horizontal_reduction_pointwise/impl_cuda_rows.cuh"
 #include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
 #include "ops/layer_norm/impl_cuda_rows.cuh"
+#include "ops/masked_softmax/impl_cuda_rows.cuh"
 #include "ops/norm_chain/impl_cuda_rows.cuh"
 
 namespace regimes {
@@ -132,6 +133,7 @@ const std::map<std::string, Launch> kOperators = {
     {"rms_norm", launch<rms::Forward<T, T, false>>},
     {"add_rms_norm", launch<rms::Forward<T, T, true>>},
     {"norm_chain", launch<norm_chain::Forward<T>>},
+    {"masked_softmax", launch<masked_softmax::Forward<T>>},
     {"sum + amax", launch<horizontal_reduction_reduction::Forward<T, false>>},
     {"sum + cos", launch<horizontal_reduction_pointwise::Forward<T>>},
 };

@@ -9,12 +9,12 @@ from __future__ import annotations
 import ctypes
 import subprocess
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from cuda_on_cpu.sources import CUDA, CXX, HERE, NVCC, SOURCE, copy_headers
+from cuda_on_cpu.calls import BF16, F32, F64, NAMES, call, library_fixture, rows, wide
+from cuda_on_cpu.sources import CUDA, CXX, HERE, NVCC, SOURCE
 from ops.ranges import epsilons, magnitudes
 from torch import Tensor
 
@@ -23,8 +23,6 @@ from fuseline.ops.norm_chain.reference import longdouble as chain_of_norms
 from fuseline.ops.norm_chain.reference import norm_chain
 from fuseline.ops.pointwise_chain.reference import longdouble as chain_longdouble
 
-F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
-NAMES = {F32: "f32", F64: "f64", BF16: "bf16"}
 ROWS = 7  # more than blocks, so that some have several
 
 pytestmark = [
@@ -39,28 +37,6 @@ def seed():
     torch.manual_seed(0)
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("cuda_on_cpu")
-    copy_headers(folder)
-    operators = [SOURCE / "ops" / name for name in ("layer_norm", "bias_gelu")]
-    include = [f"-I{p}" for p in (folder, HERE, *operators)]
-
-    def library(name: str) -> ctypes.CDLL:
-        command = [CXX, "-std=c++17", "-Og", "-w", "-shared", "-fPIC", *include]
-        command += ["-U_FORTIFY_SOURCE"]  # whose longjmp goes up a stack only
-        command += ["-fno-gnu-unique"]  # grid.cpp has other variables of the same names
-        command += ["-isystem", CUDA / "include", HERE / f"{name}.cpp", "-o", folder / name]
-        subprocess.run(command, check=True)
-        return ctypes.CDLL(str(folder / name))
-
-    return library
-
-
-def library_fixture(name: str) -> Any:
-    return pytest.fixture(scope="module", name=name)(lambda build: build(name))
-
-
 NAMES_OF_LIBRARIES = (
     "anywhere", "backward", "chain", "columns", "copies", "forward", "gelu", "grid", "norms",
     "reductions", "rms",
@@ -70,27 +46,8 @@ anywhere, backward, chain, columns, copies, forward, gelu, grid, norms, reductio
 )
 
 
-def call(library, name: str, tensors: list[Tensor | None], numbers: list[float]) -> None:
-    pointers = [ctypes.c_void_p(None if t is None else t.data_ptr()) for t in tensors]
-    as_c = [ctypes.c_double(v) if isinstance(v, float) else ctypes.c_int64(v) for v in numbers]
-    getattr(library, name)(*pointers, *as_c)
-
-
-def wide(t: Tensor) -> np.ndarray:
-    return t.double().numpy().astype(np.longdouble)
-
-
 def narrow(a: np.ndarray, dtype: torch.dtype) -> Tensor:
     return torch.from_numpy(a.astype(np.float64)).to(dtype)
-
-
-def rows(shape, dtype, mean=0.0, spread=1.0, stride=None) -> Tensor:
-    """Rows that begin an element off a multiple of 16 bytes if they have a stride of their own."""
-    count, n = shape
-    x = mean + spread * torch.randn(shape, dtype=F64)
-    storage = torch.empty(1 + count * (stride or n), dtype=dtype)
-    view = storage[1 if stride else 0 :].as_strided(shape, (stride or n, 1), 1 if stride else 0)
-    return view.copy_(x)
 
 
 def normalised(

@@ -21,7 +21,10 @@ from fuseline.testing import Judge
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["masked_softmax"]
-IMPLS = [("cpu", "cpu"), pytest.param("cuda", "triton", marks=pytest.mark.gpu)]
+IMPLS = [
+    ("cpu", "cpu"),
+    *(pytest.param("cuda", impl, marks=pytest.mark.gpu) for impl in ("cuda", "triton")),
+]
 # Of x's, (2, 3, 5, n): all of it, rows, columns, some of it, elements in all orders.
 MASKS = [(), (1,), (0,), (5, 0), (3, 1, 0), (2, 1, 1, 0), (2, 1, 5, 1), (2, 3, 5, 0), (1, 3, 5, 0)]
 
@@ -104,7 +107,7 @@ def test_causal_hides_what_is_right_of_the_lower_right_diagonal(
         torch_s = torch.log_softmax if log else torch.softmax
         y, want = ours(x), torch_s(x.masked_fill(hidden, -math.inf), -1)
         torch.testing.assert_close(y, want, equal_nan=True)  # rows that see nothing included
-        # It is not read.
+        # It does not matter.
         assert torch.equal(ours(x.masked_fill(hidden, math.nan)).nan_to_num(), y.nan_to_num())
 
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <vector>
 
 #include "fuseline/core/cpp/norm_args.h"
 
@@ -29,6 +30,16 @@ inline void check(const Tensor& x, const std::optional<Tensor>& mask, bool causa
 inline void check_bwd(const Tensor& dy, const Tensor& y, bool causal, double scale) {
   check_rows(kArgsBwd, y, causal, scale);
   kArgsBwd.check_twin("dy", dy, y);
+}
+
+// The mask's strides in the dimensions of x, 0 where it is broadcast.
+inline std::vector<int64_t> broadcast_strides(const Tensor& mask, const Tensor& x) {
+  std::vector<int64_t> strides(x.dim(), 0);
+  const size_t lead = x.dim() - mask.dim();
+  for (size_t d = 0; d < mask.sizes().size(); ++d) {
+    if (mask.sizes()[d] != 1) strides[lead + d] = mask.strides()[d];
+  }
+  return strides;
 }
 
 }  // namespace fuseline::masked_softmax

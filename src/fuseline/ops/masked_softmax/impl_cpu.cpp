@@ -13,16 +13,6 @@ Causal causal_of(const Tensor& x, bool causal) {
   return {causal, causal ? x.sizes()[x.dim() - 2] : 1};
 }
 
-// The mask's strides in the dimensions of x, 0 where it is broadcast.
-std::vector<int64_t> broadcast_strides(const Tensor& mask, const Tensor& x) {
-  std::vector<int64_t> strides(x.dim(), 0);
-  const size_t lead = x.dim() - mask.dim();
-  for (size_t d = 0; d < mask.sizes().size(); ++d) {
-    if (mask.sizes()[d] != 1) strides[lead + d] = mask.strides()[d];
-  }
-  return strides;
-}
-
 Tensor forward(const Tensor& x, std::optional<Tensor> mask, bool causal, double scale, bool log) {
   check(x, mask, causal, scale);
   Tensor y = allocate_like(x);

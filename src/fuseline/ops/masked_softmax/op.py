@@ -37,13 +37,14 @@ def masked_softmax(
             or bfloat16; any layout. One copy is made unless the last stride is 1 and the leading
             dimensions collapse to one row stride.
     mask    added to each row; any shape that broadcasts to x's; x's dtype or float32; any layout,
-            read where it lies, broadcast or not. "triton" copies one whose leading dimensions do
-            not collapse to four.
+            read where it lies, broadcast or not. "cuda" and "triton" copy one whose leading
+            dimensions do not collapse to four, "cuda" a float32 one beside float64.
     causal  hides from row i the columns after i + N - M, so that the last row sees all: the lower
-            right corner, as FlashAttention has it. What it hides is not read forward.
+            right corner, as FlashAttention has it. What it hides of x and the mask does not matter.
     scale   a finite number.
     log     whether the logarithm is returned, in which hidden columns are -Inf.
-    impl    "auto", or one of "cpu", "triton", "eager" (torch's own, one operation after another).
+    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (torch's own, one operation after
+            another).
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. A row in which z has a NaN, +Inf or nothing but -Inf is all NaN, as in torch.

@@ -71,7 +71,7 @@ SPEC = OpSpec(
     added=_added,
     implementations=(
         Implementation("eager", impl_eager.masked_softmax, role="eager"),
-        *ours(masked_softmax, SELECTOR, "cpu", "triton"),
+        *ours(masked_softmax, SELECTOR, "cpu", "cuda", "triton"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "mask"),
@@ -83,8 +83,8 @@ SPEC = OpSpec(
             for shape in _SCORES
             for m, c in (("none", True), ("row", False), ("same", False))
         ),
-        _case((7, 1), "check"),
         _case((5, 2), "check", mask="same", scale=1.0),
+        _case((7, 1), "check"),
         _case((3, 61), "check", mask="row", log=True),
         _case((65, 257), "check", mask="same", log=True, scale=-1.5),
         _case((9, 40), "check", causal=True),

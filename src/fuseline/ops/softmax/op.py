@@ -43,7 +43,7 @@ def softmax(
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
     mask, causal, scale
           of scale * x + mask, over the last dimension alone: fuseline.masked_softmax, where they
-          are described. It has "triton" in the place of "cuda".
+          are described. It has "triton" too.
 
     Returns y, contiguous, with x's shape and dtype, computed in float32 (float64 for float64) and
     rounded once. A row with a NaN, with +Inf or of -Inf alone is all NaN, as in torch. Saved for

@@ -111,7 +111,7 @@ void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   const int log_width = std::max(LEAST, log2_at_least(ceil_div(a.n, Shape::ITEMS * Shape::VEC)));
   if constexpr (!WHOLE) {
     launch_short<false, typename SkewedShape<Op, Shape>::Short>(a, op, log_width, stream);
-  } else if constexpr (Shape::IS_BLOCK) {
+  } else if constexpr (Shape::IS_BLOCK || Op::FEW_KERNELS) {
     launch_whole<Shape>(a, op, log_width, stream);
   } else {
     launch_wide<Shape, LEAST>(a, op, stream);
@@ -197,7 +197,9 @@ void launch_beyond_block(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   }
   using Cluster = std::conditional_t<P::SINGLE && P::HEAVY, Shape<VEC, 32 / VEC, true, 128, 8>,
                                      Clustered<Op, P::SHARED>>;
-  if (a.n <= 8 * 256 * 32 && launch_cluster<WHOLE, Cluster>(a, op, s)) return;
+  if constexpr (!Op::FEW_KERNELS) {
+    if (a.n <= 8 * 256 * 32 && launch_cluster<WHOLE, Cluster>(a, op, s)) return;
+  }
   if (!launch_long<WHOLE, 512>(a, op, s)) launch_again<512>(a, op, s);
 }
 

@@ -9,9 +9,10 @@ namespace fuseline::rows {
 // has them, where the order of sums is that of row_kernel; or side by side, singly or in pairs.
 enum class Order { kPacks, kSingles, kPairs };
 
-// The columns of a warp in a row of any length, of which its lanes take AT_ONCE packs each at a
-// time, as many as any other warp of the block does of `slice`. Columns of a span count from the
-// warp's first, `begin`.
+// The columns of a warp in a row of any length, or in what a block has of it from column `from` on,
+// of which its lanes take AT_ONCE packs each at a time, as many as any other warp of the block does
+// of `slice`. Columns of a span count from the warp's first: `begin` of the block's, `first` of the
+// row.
 template <typename Op, int VEC_, bool WHOLE, int AT_ONCE_, bool SHARED = false>
 struct WarpColumns {
   static constexpr int VEC = VEC_, AT_ONCE = AT_ONCE_, STEP = kWarp * VEC;
@@ -19,15 +20,16 @@ struct WarpColumns {
   const int64_t index;
   const Order order;
   int times, count;
-  int64_t begin;
+  int64_t begin, first;
   ArgsOf<Op> a;  // from `begin` on
 
   __device__ __forceinline__ WarpColumns(const ArgsOf<Op>& row, int64_t index, int64_t slice,
-                                         int threads, Order order = Order::kPacks)
+                                         int threads, int64_t from = 0, Order order = Order::kPacks)
       : index(index), order(order), a(row) {
     const auto each = static_cast<int>((slice + threads * VEC - 1) / (threads * VEC));
     times = (each + AT_ONCE - 1) / AT_ONCE;
     begin = static_cast<int64_t>(threadIdx.x / kWarp) * each * STEP;
+    first = from + begin;
     count = static_cast<int>(max(int64_t{0}, min(a.n - begin, int64_t{each} * STEP)));
     a.n -= begin;
 #pragma unroll
@@ -41,30 +43,39 @@ struct WarpColumns {
     return Span<VEC, WHOLE>::spread(time * (AT_ONCE * STEP), count, threadIdx.x % kWarp, kWarp,
                                     order == Order::kPairs);
   }
-  __device__ __forceinline__ void load(const Span<VEC, WHOLE>& at, Held& held) const {
-    load_packs<Op, Op::OUTPUTS && !SHARED>(a, index, at, held);
+  __device__ __forceinline__ void load(const Op& op, const typename Op::Row& row,
+                                       const Span<VEC, WHOLE>& at, Held& held) const {
+    load_prepared(op, row, at, first, held, [&](const auto& seen) {
+      load_packs<Op, Op::OUTPUTS && !SHARED>(a, index, seen, held);
+    });
+  }
+  __device__ __forceinline__ void load_spread(const Op& op, const typename Op::Row& row,
+                                              const Span<VEC, WHOLE>& at, Held& held) const {
+    load_prepared(op, row, at, first, held,
+                  [&](const auto& seen) { load_shared<Op>(a.in, seen, held); });
   }
   // What is to be summed.
-  __device__ __forceinline__ Span<VEC, WHOLE> load_terms(int time, Held& held) const {
+  __device__ __forceinline__ Span<VEC, WHOLE> load_terms(const Op& op, const typename Op::Row& row,
+                                                         int time, Held& held) const {
     if constexpr (SHARED && !WHOLE) {
       if (order != Order::kPacks) {
         const auto at = spread(time);
-        load_shared<Op>(a.in, at, held);
+        load_spread(op, row, at, held);
         return at;
       }
     }
     const auto at = span(time);
-    load(at, held);
+    load(op, row, at, held);
     return at;
   }
-  // Writes the outputs to where `to` has the warp's first column, `first` of the row.
-  __device__ __forceinline__ void write(const Op& op, const typename Op::Row& row, int64_t first,
+  // Writes the outputs to where `to` has the warp's first column.
+  __device__ __forceinline__ void write(const Op& op, const typename Op::Row& row,
                                         const OutputsOf<Op>& to) {
     SkewedOutputs<Op, VEC, WHOLE ? 0 : Op::OUTPUTS> skewed(to);
     for (int time = 0; time < times; ++time) {
       const auto at = span(time);
       Held held;
-      load(at, held);
+      load(op, row, at, held);
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         if constexpr (WHOLE) {
@@ -81,12 +92,11 @@ struct WarpColumns {
   }
   // Leaves the outputs in place of the inputs in shared memory.
   __device__ __forceinline__ void write_in_place(const Op& op, const typename Op::Row& row,
-                                                 int64_t first,
                                                  Written<Op>* const (&rows)[Op::INPUTS]) const {
     for (int time = 0; time < times; ++time) {
       const auto at = spread(time);
       Held held;
-      load_shared<Op>(a.in, at, held);
+      load_spread(op, row, at, held);
 #pragma unroll
       for (int i = 0; i < AT_ONCE; ++i) {
         const auto y = op.out(row, held[i], op.template some_operands<VEC>(at, i, first));
@@ -106,7 +116,7 @@ __device__ __forceinline__ auto columns_part(const Op& op, typename Op::Row& row
   auto part = Op::template Part<ROUND>::none();
   for (int time = 0; time < columns.times; ++time) {
     typename Columns::Held held;
-    const auto at = columns.load_terms(time, held);
+    const auto at = columns.load_terms(op, row, time, held);
     part = plus(part, op.template sum<ROUND>(row, held, at));
   }
   return part;
@@ -145,7 +155,7 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
   if (threadIdx.x == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
     if (ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
-    columns.write(op, row, columns.begin, a.out.at(index * a.n + columns.begin));
+    columns.write(op, row, a.out.at(index * a.n + columns.begin));
   }
 }
 

@@ -40,7 +40,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 
   typename Op::Row row = op.begin(a, index);
   Packs<Op, VEC> held[ITEMS];
-  load_packs<Op>(a, index, at, held);
+  load_prepared(op, row, at, 0, held,
+                [&](const auto& seen) { load_packs<Op>(a, index, seen, held); });
   const Writer<Op, Shape> writer(op, at);
   rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
     constexpr int ROUND = decltype(round)::value;

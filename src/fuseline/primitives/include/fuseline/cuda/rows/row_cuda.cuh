@@ -23,39 +23,19 @@
 //   finish           (row, index): what one thread per row writes in addition
 //   Again, again()   the same for rows that are read again, where changed packs are lost
 //   Anywhere, anywhere()  the same for rows that are not WHOLE, where that is another type
+//   FEW_KERNELS      whether code size counts: a warp's rows have one kernel, the registers of a
+//                    cluster none
+//   PREPARES         whether all of this is of other rows than memory has, made by
+//   seen             (row, span, first) -> the columns of the span that are loaded; they count from
+//                    `first` of the row
+//   prepare          (row, packs, span, first): makes of what was loaded what the row has
 #pragma once
 
+#include "fuseline/cuda/rows/row_outputs.cuh"
 #include "fuseline/cuda/rows/row_span.cuh"
 #include "fuseline/cuda/skew.cuh"
 
 namespace fuseline::rows {
-
-// Where COUNT output tensors are written.
-template <typename T, int COUNT>
-struct OutputPointers {
-  T* of[COUNT];
-  __device__ __forceinline__ OutputPointers at(int64_t element) const {
-    OutputPointers moved;
-#pragma unroll
-    for (int k = 0; k < COUNT; ++k) moved.of[k] = of[k] + element;
-    return moved;
-  }
-};
-template <typename T>
-struct OutputPointers<T, 0> {};
-
-template <typename Op, typename = void>
-struct WrittenBy {
-  using type = typename Op::T;
-};
-template <typename Op>
-struct WrittenBy<Op, std::void_t<typename Op::Y>> {
-  using type = typename Op::Y;
-};
-template <typename Op>
-using Written = typename WrittenBy<Op>::type;
-template <typename Op>
-using OutputsOf = OutputPointers<Written<Op>, Op::OUTPUTS>;
 
 template <typename T, int INPUTS, typename To>
 struct Args {
@@ -66,51 +46,6 @@ struct Args {
 };
 template <typename Op>
 using ArgsOf = Args<typename Op::T, Op::INPUTS, OutputsOf<Op>>;
-
-// Values of several outputs, and those of one of them.
-template <typename S, int VEC, int COUNT>
-struct Outputs {
-  Values<S, VEC> of[COUNT];
-};
-template <typename S, int VEC, int COUNT>
-__device__ __forceinline__ const Values<S, VEC>& output(const Outputs<S, VEC, COUNT>& y, int k) {
-  return y.of[k];
-}
-template <typename S, int VEC>
-__device__ __forceinline__ const Values<S, VEC>& output(const Values<S, VEC>& y, int) {
-  return y;
-}
-
-// Writes what `out` gave.
-template <int VEC, typename Y, int COUNT, typename Values>
-__device__ __forceinline__ void store_outputs(const OutputPointers<Y, COUNT>& to, int64_t at,
-                                              const Values& y) {
-#pragma unroll
-  for (int k = 0; k < COUNT; ++k) store<Y, VEC>(to.of[k] + at, pack<Y>(output(y, k)));
-}
-
-// The output rows of a warp, where they may begin anywhere.
-template <typename Op, int VEC, int COUNT = Op::OUTPUTS>
-struct SkewedOutputs {
-  using Y = Written<Op>;
-  SkewedOutputs<Op, VEC, COUNT - 1> others;
-  SkewedRow<Y, VEC> last;
-
-  __device__ __forceinline__ explicit SkewedOutputs(const OutputsOf<Op>& to)
-      : others(to), last(to.of[COUNT - 1]) {}
-  template <typename Values>
-  __device__ __forceinline__ void put(const Values& y, int col, bool first, int end) {
-    others.put(y, col, first, end);
-    last.put(pack<Y>(output(y, COUNT - 1)), col, first, end);
-  }
-};
-template <typename Op, int VEC>
-struct SkewedOutputs<Op, VEC, 0> {
-  template <typename To>
-  __device__ __forceinline__ explicit SkewedOutputs(const To&) {}
-  template <typename Values>
-  __device__ __forceinline__ void put(const Values&, int, bool, int) {}
-};
 
 // A pack of each input.
 template <typename Op, int VEC>
@@ -215,6 +150,19 @@ __device__ __forceinline__ void load_packs(const ArgsOf<Op>& a, int64_t row,
   }
 }
 
+// What a thread has of a row in columns that count from `first`; `load(span)` loads it.
+template <typename Op, typename Span, int VEC, int ITEMS, typename Load>
+__device__ __forceinline__ void load_prepared(const Op& op, const typename Op::Row& row,
+                                              const Span& at, int64_t first,
+                                              Packs<Op, VEC> (&held)[ITEMS], const Load& load) {
+  if constexpr (Op::PREPARES) {
+    load(op.seen(row, at, first));
+    op.prepare(row, held, at, first);
+  } else {
+    load(at);
+  }
+}
+
 // The parts of all threads of a row, together, in each of them, in an order that depends on their
 // number alone. A row of several warps has the block to itself.
 template <bool MULTI_WARP, int MAX_THREADS, int ROUND, typename Part>
@@ -262,7 +210,8 @@ __device__ __forceinline__ bool ran_fallback(const Op& op, const ArgsOf<Op>& a,
 // The traits of most operators.
 struct DefaultTraits {
   static constexpr int OUTPUTS = 1, OPERANDS = 0;
-  static constexpr bool HAS_FALLBACK = false, INTENSE = false, APART = false;
+  static constexpr bool HAS_FALLBACK = false, INTENSE = false, PREPARES = false;
+  static constexpr bool FEW_KERNELS = false, APART = false;
   static bool aligned() { return true; }
 };
 // Base of operators whose `out` needs no operands but the row.
@@ -385,7 +334,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const auto at = row_span<Shape>(lane, active ? static_cast<int>(a.n) : 0, log_width);
   typename Op::Row row = op.begin(a, active ? index : 0);
   Packs<Op, Shape::VEC> held[Shape::ITEMS];
-  load_packs<Op>(a, index, at, held);
+  load_prepared(op, row, at, 0, held,
+                [&](const auto& seen) { load_packs<Op>(a, index, seen, held); });
   const Writer<Op, Shape> writer(op, at);
   rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
     return row_part<IS_BLOCK, Shape::MAX_THREADS, decltype(round)::value>(part, width);

@@ -87,7 +87,8 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
     wait_for_batch<0>();
     __syncthreads();
   }
-  constexpr int AT_ONCE = Op::INPUTS * VEC * sizeof(typename Op::S) > 32 ? 1 : 2;
+  constexpr bool FEW = Op::FEW_KERNELS || Op::INPUTS * VEC * sizeof(typename Op::S) > 32;
+  constexpr int AT_ONCE = FEW ? 1 : 2;
   using Columns = WarpColumns<Op, VEC, WHOLE, AT_ONCE, HELD>;
   const auto order = a.n % VEC == 0 ? Order::kPacks : a.n % 2 ? Order::kSingles : Order::kPairs;
   typename Op::Row row = op.begin(a, index);
@@ -97,7 +98,7 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
     some.n = max(int64_t{0}, min(here.n - first, static_cast<int64_t>(plan.piece)));
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) some.in[k] += first;
-    return Columns(some, 0, plan.piece, THREADS, order);
+    return Columns(some, 0, plan.piece, THREADS, begin + first, order);
   };
   rounds_of_pieces<0, THREADS>(op, row, plan.each, columns_of, a.n, whole);
   if (rank == 0 && threadIdx.x == 0) op.finish(row, index);
@@ -108,11 +109,10 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
         return;
       }
     }
-    Columns columns(here, 0, slice, THREADS, order);
-    const int64_t first = begin + columns.begin;
-    if (!in_place) return columns.write(op, row, first, a.out.at(index * a.n + first));
+    Columns columns(here, 0, slice, THREADS, begin, order);
+    if (!in_place) return columns.write(op, row, a.out.at(index * a.n + columns.first));
     if constexpr (HELD && !WHOLE) {
-      columns.write_in_place(op, row, first, rows);
+      columns.write_in_place(op, row, rows);
       __syncthreads();
       const auto to = a.out.at(index * a.n + begin);
 #pragma unroll

@@ -37,6 +37,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     row_stream_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
                       int slice) {
 #if __CUDA_ARCH__ >= 900
+  static_assert(!Op::PREPARES);
   using T = typename Op::T;
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
   extern __shared__ __align__(128) unsigned char smem[];  // bulk copies are slower to less

@@ -62,9 +62,9 @@ struct OfX : rows::NoEpilogueOperands {
   static constexpr int INPUTS = 1;
   static __device__ S nothing() { return -kInfinity<S>; }
 
-  // Of the packs, relative to their own largest element; KEEP leaves the exponentials in them.
-  template <bool KEEP, typename Pack, int ITEMS>
-  static __device__ __forceinline__ Total max_and_sum(Pack (&held)[ITEMS]) {
+  // Of the packs, relative to their own largest element; `keep` leaves the exponentials in them.
+  template <typename Pack, int ITEMS>
+  static __device__ __forceinline__ Total max_and_sum(Pack (&held)[ITEMS], bool keep) {
     S max = -kInfinity<S>, sum = 0;
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
@@ -75,7 +75,7 @@ struct OfX : rows::NoEpilogueOperands {
     for (int i = 0; i < ITEMS; ++i) {
       for (S& x : held[i].v[0].v) {
         const S e = exp_of<T>(x - at);
-        if constexpr (KEEP) x = e;
+        if (keep) x = e;
         sum += e;
       }
     }
@@ -103,7 +103,7 @@ struct Softmax : OfX<T_, HELD> {
   template <int ROUND, int VEC, int ITEMS, typename There>
   __device__ __forceinline__ Total sum(Row& row, Packs<Softmax, VEC> (&held)[ITEMS],
                                        const There&) const {
-    const Total part = Base::template max_and_sum<KEPT>(held);
+    const Total part = Base::max_and_sum(held, KEPT);
     row.max = part.max;
     return part;
   }
@@ -114,10 +114,9 @@ struct Softmax : OfX<T_, HELD> {
     if constexpr (EXACT) row.sum = static_cast<S>(all.sum);
     row.max = all.max;
   }
-  template <int VEC>
-  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Softmax, VEC>& pack,
-                                                rows::NoOperands) const {
-    Values<S, VEC> y = pack.v[0];
+  template <typename Pack>
+  __device__ __forceinline__ auto out(const Row& row, const Pack& pack, rows::NoOperands) const {
+    auto y = pack.v[0];
     for (S& v : y.v) {
       const S e = KEPT ? v : exp_of<T>(v - row.max);
       v = e * row.scale;
@@ -144,16 +143,15 @@ struct LogSoftmax : OfX<T_, HELD> {
   template <int ROUND, int VEC, int ITEMS, typename There>
   __device__ __forceinline__ Total sum(Row&, Packs<LogSoftmax, VEC> (&held)[ITEMS],
                                        const There&) const {
-    return Base::template max_and_sum<false>(held);
+    return Base::max_and_sum(held, false);
   }
   template <int ROUND>
   __device__ __forceinline__ void end(Row& row, const Total& all, int64_t) const {
     row = {all.max, log(static_cast<S>(all.sum))};
   }
-  template <int VEC>
-  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<LogSoftmax, VEC>& pack,
-                                                rows::NoOperands) const {
-    Values<S, VEC> y = pack.v[0];
+  template <typename Pack>
+  __device__ __forceinline__ auto out(const Row& row, const Pack& pack, rows::NoOperands) const {
+    auto y = pack.v[0];
     for (S& v : y.v) v = v - row.max - row.log_sum;
     return y;
   }
@@ -188,7 +186,7 @@ struct DoubleSoftmax : OfX<T_, HELD> {
   __device__ __forceinline__ Part<ROUND> sum(Row& row, Packs<DoubleSoftmax, VEC> (&held)[ITEMS],
                                              const There& there) const {
     if constexpr (ROUND == 0) {
-      const auto part = Base::template max_and_sum<HELD>(held);
+      const auto part = Base::max_and_sum(held, HELD);
       row.max = part.max;
       return part;
     } else {
