@@ -114,7 +114,7 @@ struct Forward : softmax::OfX<T_, HELD> {
   }
   template <typename Span>
   __device__ __forceinline__ Span seen(const Row& row, Span at, int64_t first) const {
-    at.count = min(at.count, (left(row, at, first) + 1) / 2 * 2);  // as even as before
+    at.count = min(at.count, (left(row, at, first) + 1) / 2 * 2);  // whole pairs
     return at;
   }
   template <int VEC, bool WHOLE, int ITEMS>

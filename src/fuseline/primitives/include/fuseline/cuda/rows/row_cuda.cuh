@@ -26,8 +26,8 @@
 //   FEW_KERNELS      whether code size counts: a warp's rows have one kernel, the registers of a
 //                    cluster none
 //   PREPARES         whether all of this is of other rows than memory has, made by
-//   seen             (row, span, first) -> the columns of the span that are loaded; they count from
-//                    `first` of the row
+//   seen             (row, span, first) -> the columns of the span that are loaded, in whole pairs
+//                    where it has these; they count from `first` of the row
 //   prepare          (row, packs, span, first): makes of what was loaded what the row has
 #pragma once
 

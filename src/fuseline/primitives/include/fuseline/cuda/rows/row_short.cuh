@@ -68,14 +68,15 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   auto at = short_span<Shape, SPREAD>(lane, static_cast<int>(a.n), log_width);
   if (!active) at.count = 0;
   const typename Op::T* rows[Op::INPUTS];
+  bool in_pairs = true;
 #pragma unroll
-  for (int k = 0; k < Op::INPUTS; ++k) rows[k] = a.in[k] + index * a.stride[k];
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    rows[k] = a.in[k] + index * a.stride[k];
+    in_pairs = in_pairs && at.in_pairs(rows[k]);
+  }
   typename Op::Row row = op.begin(a, active ? index : 0);
   Packs<Op, VEC> held[ITEMS];
   load_prepared(op, row, at, 0, held, [&](const auto& seen) {
-    bool in_pairs = true;
-#pragma unroll
-    for (int k = 0; k < Op::INPUTS; ++k) in_pairs = in_pairs && seen.in_pairs(rows[k]);
     in_pairs ? load_short<true, Op>(rows, seen, held) : load_short<false, Op>(rows, seen, held);
   });
   rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
