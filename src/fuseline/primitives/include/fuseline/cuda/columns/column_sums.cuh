@@ -62,6 +62,7 @@ void finish_columns(const S* partial, int64_t plane, int parts, int64_t n, W* fi
                     cudaStream_t stream) {
   constexpr int VEC = kVec<S>;
   constexpr int64_t kWide = 16384;
+  if (parts <= 4) return finish_by<S, W, 1, 1>(partial, plane, parts, n, first, second, stream);
   const auto by = n >= kWide && n % VEC == 0
                       ? (parts <= 64 ? finish_by<S, W, VEC, 8> : finish_by<S, W, VEC, 16>)
                       : (parts <= 64 ? finish_by<S, W, 1, 8> : finish_by<S, W, 1, kWarp>);

@@ -259,6 +259,12 @@ int64_t parts_typed(BwdProblem& p) {
       p, [&](auto vec) { return parts_by_length<T, decltype(vec)::value, KIND>(p); });
 }
 
+// Whether the one part of each parameter is its gradient, so that nothing is left to be added up.
+template <typename T, typename W>
+bool is_whole(const BwdProblem& p) {
+  return std::is_same_v<W, Stat<T>> && p.rows > 0 && p.parts == 1;
+}
+
 template <typename T, typename W, Kind KIND>
 BwdArgs<T, W, KIND> bwd_args(const BwdProblem& p) {
   using S = Stat<T>;
@@ -268,7 +274,8 @@ BwdArgs<T, W, KIND> bwd_args(const BwdProblem& p) {
   a.weight = static_cast<const W*>(p.weight);
   a.rstd = static_cast<const S*>(p.rstd);
   a.dx = static_cast<T*>(p.dx);
-  a.partial[0] = p.dweight ? static_cast<S*>(p.partial) : nullptr;
+  const bool whole = is_whole<T, W>(p);
+  if (p.dweight) a.partial[0] = static_cast<S*>(whole ? p.dweight : p.partial);
   a.rows = p.rows;
   a.dy_stride = p.dy_stride;
   a.x_stride = p.x_stride;
@@ -281,7 +288,8 @@ BwdArgs<T, W, KIND> bwd_args(const BwdProblem& p) {
   }
   if constexpr (kIsCentred<KIND>) {
     a.mean = static_cast<const S*>(p.mean);
-    if (p.dbias) a.partial[1] = static_cast<S*>(p.partial) + (p.dweight ? p.parts * p.n : 0);
+    S* const second = static_cast<S*>(p.partial) + (p.dweight ? p.parts * p.n : 0);
+    if (p.dbias) a.partial[1] = whole ? static_cast<S*>(p.dbias) : second;
   }
   return a;
 }
@@ -304,7 +312,7 @@ void bwd_rows(const BwdProblem& p) {
 template <typename T, typename W, Kind KIND>
 void bwd_typed(const BwdProblem& p) {
   if (p.rows) bwd_rows<T, W, KIND>(p);
-  if (!p.dweight && !p.dbias) return;
+  if ((!p.dweight && !p.dbias) || is_whole<T, W>(p)) return;
   finish_columns<Stat<T>, W>(static_cast<const Stat<T>*>(p.partial), p.parts * p.n,
                              static_cast<int>(p.rows ? p.parts : 0), p.n,
                              static_cast<W*>(p.dweight ? p.dweight : p.dbias),
