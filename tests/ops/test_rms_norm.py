@@ -313,6 +313,28 @@ def test_rows_that_leave_the_normal_range(
     )
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("n", [7, 64, 20001])
+def test_a_weight_of_fp32_beside_fp64_rows_is_one_of_fp64(device: str, n: int) -> None:
+    """Its gradient comes in fp32. Of every norm, since kernels of both are left out."""
+    x, residual, dy = torch.randn(3, 4, n, dtype=torch.float64, device=device)
+    weight = torch.randn(n, device=device)
+    for call in (
+        lambda x, weight: fuseline.rms_norm(x, weight),
+        lambda x, weight: fuseline.add_rms_norm(x, residual, weight)[0],
+        lambda x, weight: fuseline.layer_norm(x, weight, None),
+    ):
+        mixed = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
+        wide = [x.clone().requires_grad_(), weight.double().requires_grad_()]
+        y, expected = call(*mixed), call(*wide)
+        assert torch.equal(y, expected)
+        dx, dweight = torch.autograd.grad(y, mixed, dy)
+        right, exact = torch.autograd.grad(expected, wide, dy)
+        assert torch.equal(dx, right)
+        assert dweight.dtype == torch.float32
+        assert torch.equal(dweight, exact.float())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("n", [1023, 4095, 4096, 1 << 20])
 def test_equal_elements_do_not_add_up_their_roundings(dtype: torch.dtype, n: int) -> None:
