@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.instruction_sets import for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -346,14 +345,3 @@ def test_an_operator_without_a_kernel_for_a_device_says_so() -> None:
     assert "no cpu kernel of aten::_cudnn_rnn" in str(
         native.why_no_kernel("aten::_cudnn_rnn", "cpu")
     )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("isa", ["default", "avx2"])
-def test_other_instruction_sets_are_right(isa: str) -> None:
-    code = """
-from fuseline import table, testing
-report = testing.check(table.load()["add_rms_norm"], ["cpu"], level="quick")
-assert report.ok, str(report)
-"""
-    for_instruction_set(isa, code)

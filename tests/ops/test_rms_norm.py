@@ -612,8 +612,9 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 def test_each_instruction_set_runs_and_is_right(isa: str) -> None:
     code = """
 from fuseline import table, testing
-report = testing.check(table.load()["rms_norm"], ["cpu"], level="quick")
-assert report.ok, str(report)
+for name in ("rms_norm", "add_rms_norm"):
+    report = testing.check(table.load()[name], ["cpu"], level="quick")
+    assert report.ok, str(report)
 """
     # Of the widest, which this process has, test_all.py asks everything.
     for_instruction_set(isa, "" if isa == own() else code)
