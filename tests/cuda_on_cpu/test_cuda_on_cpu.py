@@ -38,10 +38,10 @@ def seed():
 
 
 NAMES_OF_LIBRARIES = (
-    "anywhere", "backward", "chain", "columns", "copies", "forward", "gelu", "grid", "norms",
-    "reductions", "rms",
+    "anywhere", "backward", "chain", "columns", "forward", "gelu", "grid", "norms", "reductions",
+    "rms",
 )  # fmt: skip
-anywhere, backward, chain, columns, copies, forward, gelu, grid, norms, reductions, rms = map(
+anywhere, backward, chain, columns, forward, gelu, grid, norms, reductions, rms = map(
     library_fixture, NAMES_OF_LIBRARIES
 )
 
@@ -810,42 +810,3 @@ def test_rms_norm_of_the_whole_range(rms, backward, dtype, n, adds) -> None:
             finite = narrow(exact, dtype).isfinite().numpy()
             gap = np.where(finite, abs(wide(result) - np.where(finite, exact, 0)), 0)
             assert (gap / size).max() <= 8 * unit, (power, eps)
-
-
-# Sizes, the order of dimensions in memory of what is read, and elements of it that are left out.
-TRANSPOSED = [
-    ((65, 130), (1, 0), 0), ((3, 700), (1, 0), 5), ((700, 4), (1, 0), 0),
-    ((5, 70, 33), (0, 2, 1), 3), ((5, 70, 33), (2, 1, 0), 0), ((3, 57, 4, 33), (0, 2, 3, 1), 0),
-    ((9, 2, 64, 70), (3, 1, 2, 0), 0), ((4, 1, 33, 65), (2, 3, 1, 0), 2),
-    ((2, 3, 40, 5, 50), (0, 4, 3, 1, 2), 0),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("size", [2, 4, 8])
-@pytest.mark.parametrize(("shape", "order", "gap"), TRANSPOSED, ids=str)
-def test_copies_by_tiles(copies, shape, order, gap, size) -> None:
-    """To contiguous memory, and to that in another order; nothing beside it is written."""
-    dtype = {2: torch.int16, 4: torch.int32, 8: torch.int64}[size]
-    stored = [shape[d] for d in order]
-    stored[-1] += gap
-    memory = torch.randint(-30000, 30000, stored).to(dtype)
-    x = memory.narrow(-1, 0, stored[-1] - gap).permute([order.index(d) for d in range(len(order))])
-    for back in (range(len(shape)), reversed(range(len(shape)))):
-        to_order = list(back)
-        room = torch.full((x.numel() + 64,), 7, dtype=dtype)
-        inner = room[32:-32].view([shape[d] for d in to_order])
-        y = inner.permute([to_order.index(d) for d in range(len(shape))])
-        numbers = [torch.tensor(v) for v in (x.shape, x.stride(), y.stride())]
-        copied = getattr(copies, f"transpose_{size}")
-        copied.restype = ctypes.c_int64
-        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, y, *numbers)]
-        if not copied(*pointers, ctypes.c_int64(x.dim())):
-            assert (room == 7).all()
-            fastest = [max(range(len(shape)), key=lambda d: (shape[d] > 1, -s[d])) for s in
-                       (x.stride(), y.stride())]  # fmt: skip
-            small = shape[fastest[0]] * shape[fastest[1]] < 1024
-            assert small or fastest[0] == fastest[1] or len(shape) > 4
-            continue
-        assert torch.equal(y, x)
-        assert (room[:32] == 7).all()
-        assert (room[-32:] == 7).all()

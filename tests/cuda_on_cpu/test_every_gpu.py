@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 NORMS = '#include "fuseline/cuda/norm/rms_cuda_launch.cuh"\nFUSELINE_RMS_INSTANTIATE'
 # Between them they include all headers of the primitives.
 UNITS = {
+    "copies": '#include "fuseline/primitives/copies.cu"\n',
     "bias_gelu": '#include "fuseline/ops/bias_gelu/impl_cuda.cu"\n',
     "pointwise_chain": '#include "fuseline/ops/pointwise_chain/impl_cuda.cu"\n',
     "rms_norm": f"{NORMS}(float, false)\n",  # as cmake/units.cmake writes them
