@@ -93,9 +93,8 @@ COLUMNS = """
 
 Along another dimension than the last, `column_kernel` holds a column in registers of a block.
 `column_slice_kernel` divides a longer one into slices: a launch for each sum leaves what blocks
-have of it in memory, and another writes. How many columns there are changes nothing about a
-column's sums, only how many a block has. Whether a thread can read neighbouring columns at once
-does (four, or two of 8 bytes: aligned): the two ways differ in the order of sums.
+have of it in memory, and another writes. How many columns there are and where rows begin changes
+nothing about a column's sums, only how many columns a block has and an access reads.
 
 """
 
@@ -142,7 +141,7 @@ def parsed(said: str) -> Regime:
     types = dict(re.findall(r"(\w+) = (.*?)[;\]]", said))
     op, threads, blocks = types["Op"], has["threads"], has["blocks"]
     if kernel.startswith("column"):
-        depth, items, slices = threads // has["number"], int(types["ITEMS"]), has.get("pieces", 0)
+        depth, items, slices = has["depth"], int(types["ITEMS"]), has.get("pieces", 0)
         sums = (op, items, depth, has["together"], slices, has.get("piece"))
         place = "slices" if slices else "block"
         return Regime(kernel, place, sums, depth, items, 1, slices, has.get("piece", 0))
@@ -263,13 +262,8 @@ def row_cells(among: Callable[[int, int], int]) -> Callable[[str, int], list[str
 
 
 def column_cells(op: str, size: int) -> list[str]:
-    def cell(aligned: bool) -> str:
-        def found(n: int) -> set[Regime]:
-            return {r for (_, a), r in regimes(op, size, n, True).items() if a == aligned}
-
-        return "<br>".join(str(r) for r in runs(found, lambda n: n) if r.place == "block")
-
-    return [cell(True), cell(False)]
+    found = runs(lambda n: set(regimes(op, size, n, columns=True).values()), lambda n: n)
+    return ["<br>".join(str(r) for r in found if r.place == "block")]
 
 
 def kernels() -> str:
@@ -292,7 +286,7 @@ def page() -> str:
     heads = [PLACES[place] for place in HELD]
     parts = [HEAD, kernels(), WHOLE, table(heads, OPERATORS, row_cells(whole))]
     parts += [RAGGED, table(heads, OPERATORS, row_cells(ragged))]
-    parts += [COLUMNS, table(["aligned", "misaligned"], ALONG_ANY, column_cells)]
+    parts += [COLUMNS, table(["registers of a block"], ALONG_ANY, column_cells)]
     return "".join(parts)
 
 

@@ -81,7 +81,8 @@ using namespace fuseline;
 // Of a kernel's arguments those that say how a row is shared: threads or columns, or its pieces.
 std::string said(int number) { return " number=" + std::to_string(number); }
 std::string said(const rows::ColumnBlock& block) {
-  return said(1 << block.width) + " together=" + std::to_string(1 << block.together);
+  return " depth=" + std::to_string(block.depth) +
+         " together=" + std::to_string(1 << block.together);
 }
 std::string said(const rows::SlicePlan& plan) {
   return " pieces=" + std::to_string(plan.pieces) + " piece=" + std::to_string(plan.piece);

@@ -138,7 +138,10 @@ template <typename P>
 struct WordOf {
   using type = std::conditional_t<
       sizeof(P) == 16, uint4,
-      std::conditional_t<sizeof(P) == 8, uint2, std::conditional_t<sizeof(P) == 4, unsigned, P>>>;
+      std::conditional_t<
+          sizeof(P) == 8, uint2,
+          std::conditional_t<sizeof(P) == 4, unsigned,
+                             std::conditional_t<sizeof(P) == 2, unsigned short, P>>>>;
 };
 // As a word: of a struct's elements the compiler makes seven stores now and then
 // (docs/decisions/logs/0017-one-row-engine-measurements.md).

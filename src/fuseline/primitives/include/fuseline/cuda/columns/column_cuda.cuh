@@ -1,6 +1,7 @@
 // Kernels of the operators of row_cuda.cuh whose rows are columns: of [outer, n, inner], where a
-// row's n elements lie apart and its neighbours' side by side. Lanes take neighbouring columns, VEC
-// each, and a block's other threads go down them.
+// row's n elements lie apart and its neighbours' side by side. A thread takes VEC columns, in
+// accesses of as many neighbours as addresses allow (ACCESS), and a block's other threads go down
+// them. The order of a column's sums does not know ACCESS, nor how wide a block is.
 #pragma once
 
 #include "fuseline/cuda/columns/column_places.cuh"
@@ -19,33 +20,57 @@ struct ColumnArgs : Args<T, INPUTS, OutputPointers<T, OUTPUTS>> {
 template <typename Op>
 using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
 
-// Logarithms of what a block is: threads side by side, threads down, and how many of these that
-// follow each other put their parts together first. The order of sums depends on the last two.
+// What a block is: 2^width threads side by side and `depth` down, of which 2^together that follow
+// each other put their parts together first. The order of sums depends on the last two. Accesses of
+// 2^span threads lie side by side, and a thread's next ones beside these.
 struct ColumnBlock {
-  int width, depth, together;
+  int width, depth, together, span;
 };
 
-// Where a thread is: `width` threads of VEC columns side by side, `depth` down them.
-template <typename Op, int VEC>
+// v, of which the compiler is not to know what it knew: it would multiply for each address instead
+// of adding to the last one, and keep for the writes what it asked for the loads.
+template <typename V>
+__device__ __forceinline__ V forgotten(V v) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(V) == 8) {
+    asm volatile("" : "+l"(v));
+  } else {
+    asm volatile("" : "+r"(v));
+  }
+#endif
+  return v;
+}
+
+// Where a thread is. Its columns are of one slice of [outer, n, inner], which may have fewer.
+template <typename Op, int VEC, int ACCESS>
 struct ColumnThread {
+  static constexpr int PACKS = VEC / ACCESS;  // that a thread has of a row
   using T = typename Op::T;
   ColumnBlock block;
-  int width, depth, lane, down;
-  bool active;
-  int64_t column;
+  int width, lane, down, apart;
+  int64_t column;  // the first
+  int left;        // columns of the slice from that on, as far as they matter
   const T* in[Op::INPUTS];
   OutputPointers<T, Op::OUTPUTS> out;
 
   __device__ __forceinline__ ColumnThread(const ColumnArgsOf<Op>& a, ColumnBlock block)
       : block(block),
         width(1 << block.width),
-        depth(1 << block.depth),
         lane(threadIdx.x & (width - 1)),
         down(threadIdx.x >> block.width),
-        column((static_cast<int64_t>(blockIdx.x) * width + lane) * VEC) {
-    active = column < a.rows;
-    const int64_t slice = active ? column / a.inner : 0;
-    const int64_t inside = active ? column - slice * a.inner : 0;
+        apart(ACCESS << block.span) {
+    const int64_t index = (static_cast<int64_t>(blockIdx.x) << block.width) + lane;
+    const int64_t unit = index >> block.span, units = ceil_of(a.inner, int64_t{VEC} << block.span);
+    int64_t slice = unit / units;
+    int64_t inside = (unit - slice * units) * (int64_t{VEC} << block.span) +
+                     (index & ((1 << block.span) - 1)) * ACCESS;
+    column = slice * a.inner + inside;
+    left = 0;
+    if (column < a.rows && inside < a.inner) {
+      left = static_cast<int>(min(a.inner - inside, int64_t{VEC} << block.span));
+    } else {
+      slice = inside = 0;
+    }
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) {
       in[k] = retained(a.in[k] + slice * a.stride[k] + inside + down * a.step[k]);
@@ -53,85 +78,128 @@ struct ColumnThread {
     if constexpr (Op::OUTPUTS > 0) out = a.out.at((slice * a.n + down) * a.inner + inside);
   }
 
-  // ITEMS elements of each column, `depth` apart from row `first` of this thread's on.
+  __device__ static __forceinline__ int64_t ceil_of(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+  }
+  // Whether there is pack p of a row, and how far it, or element v, is from the first.
+  __device__ __forceinline__ bool has(int p) const { return p * apart < left; }
+  __device__ __forceinline__ int place(int v) const { return v / ACCESS * apart + v % ACCESS; }
+  // Of `rows` rows from this thread's on, those that it has something of.
+  __device__ __forceinline__ int64_t count(int64_t rows) const {
+    return left > 0 && down < block.depth ? rows - down : 0;
+  }
+
+  // ITEMS elements of each column, `depth` apart from row `first` of this thread's on. All loads
+  // are on their way before the first element is made a number, so that a thread waits once: words,
+  // because the compiler takes packs apart where they arrive, and waits there.
   template <int ITEMS, typename There>
   __device__ __forceinline__ void load(const ColumnArgsOf<Op>& a, int64_t first,
                                        Packs<Op, 1> (&held)[VEC][ITEMS], const There& there) const {
+    using Word = typename WordOf<Pack<T, ACCESS>>::type;
+    const auto nothing = filled<ACCESS>(round_to<T>(Op::nothing()));
+    Word words[Op::INPUTS][ITEMS][PACKS];
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) {
+    for (int k = 0; k < Op::INPUTS; ++k) {
+      int64_t row = first * a.step[k];
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) held[v][i] = Packs<Op, 1>::none();
-      if (!there(i)) continue;
+      for (int i = 0; i < ITEMS; ++i) {
 #pragma unroll
-      for (int k = 0; k < Op::INPUTS; ++k) {
-        const auto values = unpack<typename Op::S>(
-            fuseline::load<T, VEC>(in[k] + (first + static_cast<int64_t>(i) * depth) * a.step[k]));
+        for (int p = 0; p < PACKS; ++p) {
+          words[k][i][p] = reinterpret_cast<const Word&>(nothing);
+          const T* const from = in[k] + row + p * apart;
+          if (there(i) & has(p)) words[k][i][p] = *reinterpret_cast<const Word*>(from);
+        }
+        row = forgotten(row + block.depth * a.step[k]);
+      }
+    }
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) held[v][i].v[k].v[0] = values.v[v];
+    for (int k = 0; k < Op::INPUTS; ++k) {
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+        for (int p = 0; p < PACKS; ++p) {
+          const auto values =
+              unpack<typename Op::S>(reinterpret_cast<const Pack<T, ACCESS>&>(words[k][i][p]));
+#pragma unroll
+          for (int v = 0; v < ACCESS; ++v) held[p * ACCESS + v][i].v[k].v[0] = values.v[v];
+        }
       }
     }
   }
 
-  template <int ITEMS, typename There>
+  // Of `count` rows from `first` on.
+  template <int ITEMS>
   __device__ __forceinline__ void write(const Op& op, const ColumnArgsOf<Op>& a, int64_t first,
                                         const typename Op::Row (&rows)[VEC],
-                                        const Packs<Op, 1> (&held)[VEC][ITEMS],
-                                        const There& there) const {
-    OutputPointers<T, Op::OUTPUTS> to = out.at(first * a.inner);
+                                        const Packs<Op, 1> (&held)[VEC][ITEMS], int count) const {
+    int64_t row = first * a.inner;
+    count = forgotten(count);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
-      if (!there(i)) continue;
-      Outputs<typename Op::S, VEC, Op::OUTPUTS> y;
+      if (i * block.depth >= count) break;
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        const auto one = op.out(rows[v], held[v][i], NoOperands{});
+      for (int p = 0; p < PACKS; ++p) {
+        Outputs<typename Op::S, ACCESS, Op::OUTPUTS> y;
 #pragma unroll
-        for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
+        for (int v = 0; v < ACCESS; ++v) {
+          const auto one = op.out(rows[p * ACCESS + v], held[p * ACCESS + v][i], NoOperands{});
+#pragma unroll
+          for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
+        }
+        if (has(p)) store_outputs<ACCESS>(out, row + p * apart, y);
       }
-      store_outputs<VEC>(to, 0, y);
-      to = to.at(depth * a.inner);
+      row = forgotten(row + block.depth * a.inner);
     }
   }
 
   __device__ __forceinline__ void begin(const Op& op, const ColumnArgsOf<Op>& a,
                                         typename Op::Row (&rows)[VEC]) const {
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) rows[v] = op.begin(a, active ? a.places(column + v) : 0);
+    for (int v = 0; v < VEC; ++v) {
+      rows[v] = op.begin(a, has(v / ACCESS) ? a.places(column + place(v)) : 0);
+    }
   }
   __device__ __forceinline__ void finish(const Op& op, const ColumnArgsOf<Op>& a,
                                          const typename Op::Row (&rows)[VEC]) const {
-    if (!active || down != 0) return;
+    if (down != 0) return;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) op.finish(rows[v], a.places(column + v));
+    for (int v = 0; v < VEC; ++v) {
+      if (has(v / ACCESS)) op.finish(rows[v], a.places(column + place(v)));
+    }
   }
 };
 
 // Parts that the threads of a block leave for each other, and a column more of them: what is read
-// together is then in different banks.
-constexpr int kColumnParts = kMaxBlock + kWarp;
+// together is then in different banks. Blocks of many columns are not deep.
+constexpr int kColumnParts = 1024 + kWarp;
 
 // The parts of all threads of each column, together, in each of them: first of threads that follow
-// each other, then of these.
+// each other, then of these. Blocks are whole warps; some threads of the last may have no element.
 template <int ROUND, int VEC, typename Part, typename ColumnThread>
 __device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const ColumnThread& at) {
-  __shared__ Part scratch[kColumnParts];  // of this round
-  const int together = 1 << at.block.together, log_groups = at.block.depth - at.block.together;
-  const int groups = 1 << log_groups;
+  if (at.block.depth == 1) return;
+  const int together = 1 << at.block.together, groups = at.block.depth >> at.block.together;
 #pragma unroll
   for (int v = 0; v < VEC; ++v) parts[v] = over_lanes(parts[v], together, at.width);
-  if (groups == 1) return;
+  __shared__ Part scratch[kColumnParts];  // of this round
   const int columns = at.width * VEC, pitch = columns + 1;
-  if (at.down % together == 0) {
-    const int group = at.down >> at.block.together;
+  const int group_of_mine = at.down >> at.block.together;
+  if (at.down % together == 0 && group_of_mine < groups) {
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) scratch[group * pitch + v * at.width + at.lane] = parts[v];
+    for (int v = 0; v < VEC; ++v) {
+      scratch[group_of_mine * pitch + v * at.width + at.lane] = parts[v];
+    }
   }
   __syncthreads();
   // As many neighbouring lanes take a column's parts, and the first leaves them where its own was.
-  for (int first = 0; first < columns * groups; first += blockDim.x) {
-    const int i = first + threadIdx.x, column = i >> log_groups, group = i & (groups - 1);
+  int log_lanes = 1;
+  while (1 << log_lanes < groups) ++log_lanes;
+  const int lanes = 1 << log_lanes;
+  for (int first = 0; first < columns << log_lanes; first += blockDim.x) {
+    const int i = first + threadIdx.x, column = i >> log_lanes, group = i & (lanes - 1);
     const bool there = column < columns;
-    const Part all = over_lanes(there ? scratch[group * pitch + column] : Part::none(), groups);
+    const Part all =
+        over_lanes(there && group < groups ? scratch[group * pitch + column] : Part::none(), lanes);
     if (there && group == 0) scratch[column] = all;
   }
   __syncthreads();
@@ -140,8 +208,8 @@ __device__ __forceinline__ void whole_columns(Part (&parts)[VEC], const ColumnTh
 }
 
 // The sums over columns of which a thread holds ITEMS elements each.
-template <int ROUND, typename Op, int VEC, int ITEMS, typename There>
-__device__ __forceinline__ void column_rounds(const Op& op, const ColumnThread<Op, VEC>& at,
+template <int ROUND, typename Op, int VEC, int ITEMS, typename ColumnThread, typename There>
+__device__ __forceinline__ void column_rounds(const Op& op, const ColumnThread& at,
                                               typename Op::Row (&rows)[VEC],
                                               Packs<Op, 1> (&held)[VEC][ITEMS], int64_t n,
                                               const There& there) {
@@ -156,21 +224,22 @@ __device__ __forceinline__ void column_rounds(const Op& op, const ColumnThread<O
   }
 }
 
-// Reads each column once. Needs n <= depth * ITEMS.
-template <typename Op, int VEC, int ITEMS>
-__global__ void __launch_bounds__(kMaxBlock)
+// Reads each column once. Needs n <= depth * ITEMS; where a thread has a column ALONE, depth 1.
+template <typename Op, int VEC, int ACCESS, int ITEMS, int THREADS, bool ALONE>
+__global__ void __launch_bounds__(THREADS)
     column_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                   ColumnBlock block) {
-  const ColumnThread<Op, VEC> at(a, block);
-  const int count = (at.active ? static_cast<int>(a.n) : 0) - at.down;  // from this thread's on
-  const auto there = [&](int i, int = 0) { return i * at.depth < count; };
+  if constexpr (ALONE) block.depth = 1, block.together = 0;
+  const ColumnThread<Op, VEC, ACCESS> at(a, block);
+  const int count = static_cast<int>(at.count(a.n));
+  const auto there = [&](int i, int = 0) { return i * at.block.depth < count; };
   typename Op::Row rows[VEC];
   at.begin(op, a, rows);
   Packs<Op, 1> held[VEC][ITEMS];
   at.template load<ITEMS>(a, 0, held, there);
   column_rounds<0>(op, at, rows, held, a.n, there);
   at.finish(op, a, rows);
-  if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, 0, rows, held, there);
+  if constexpr (Op::OUTPUTS > 0) at.template write<ITEMS>(op, a, 0, rows, held, count);
 }
 
 }  // namespace fuseline::rows

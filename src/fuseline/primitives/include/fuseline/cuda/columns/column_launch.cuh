@@ -1,5 +1,6 @@
-// Chooses kernel and block for columns by their length and alignment only, so that a column's
-// result does not depend on the batch: that decides no more than how many columns a block has.
+// Chooses kernel and block for columns. What the order of a column's sums depends on is chosen by
+// its length alone: alignment decides how many elements an access has, the number of columns how
+// many a block has.
 #pragma once
 
 #include "fuseline/cuda/columns/column_slices.cuh"
@@ -8,74 +9,104 @@
 namespace fuseline::rows {
 namespace {
 
-// Not measured yet: the threads that most blocks have; bytes side by side that long columns are
-// read in, if a block has threads enough, and the least; threads down a slice; the longest columns
-// that are held although slices are read but once, with a launch more.
-constexpr int kColumnBlock = 256, kLine = 64, kSector = 32, kSliceDepth = 64, kApart = 512;
+// Threads that most blocks have; bytes side by side that long columns are read in, if a block has
+// threads enough, and the least; threads down a slice; the longest columns that are held although
+// slices are read but once, with a launch more; elements of a column that one thread takes with the
+// registers for no more.
+constexpr int kColumnBlock = 256, kLine = 64, kSector = 32, kSliceDepth = 32, kApart = 512;
+constexpr int kAlone = 4;
 
-// Elements of each input that a thread holds, in half of its registers, or less where an operator
-// keeps more besides.
+int log2_at_most(int64_t v) { return log2_at_least(v + 1) - 1; }
+
+// How columns of an operator are divided, however they are read. A thread with much to hold has up
+// to 128 registers, half of them for elements, or less where an operator keeps more besides.
 template <typename Op>
-constexpr int kHeld =
-    (Op::ROUNDS > 1 ? 24 : 32) * 4 / static_cast<int>(Op::INPUTS * sizeof(typename Op::S));
+struct ColumnSizes {
+  using T = typename Op::T;
+  static constexpr int INPUTS = Op::INPUTS, VEC = std::min(4, kVec<T>);
+  static constexpr bool MUCH = INPUTS > 1;
+  static constexpr int THREADS = MUCH ? 512 : kMaxBlock;  // at most
+  static constexpr int HELD = (Op::ROUNDS > 1 ? 96 : 128) * (MUCH ? 2 : 1) /
+                              static_cast<int>(INPUTS * sizeof(typename Op::S));
+  static constexpr int ITEMS = HELD / VEC, SLICE_ITEMS = 4;
+  // Threads side by side for so many bytes.
+  static constexpr int width_of(int bytes) { return bytes / (VEC * static_cast<int>(sizeof(T))); }
+  static constexpr int MOST = THREADS / width_of(kSector) * ITEMS;
 
-template <typename Op, int VEC>
-constexpr int width_of(int bytes) {
-  return bytes / (VEC * static_cast<int>(sizeof(typename Op::T)));
-}
+  // Blocks for columns of which `depth` threads, or some more, hold all. Those of few threads down
+  // put their parts together at once, those of many after `together` of a warp.
+  static ColumnBlock block(int64_t depth) {
+    if (depth <= 16) {
+      return {log2_at_most(kColumnBlock / depth), static_cast<int>(depth), 0, 0};
+    }
+    const int together = std::max(1, log2_at_least(depth) - 5);
+    depth = ceil_div(depth, 1 << together) << together;
+    const int width =
+        std::max<int>(kColumnBlock / depth, std::min<int>(width_of(kLine), THREADS / depth));
+    return {log2_at_most(width), static_cast<int>(depth), together, 0};
+  }
+  // Slices so long that all their parts, which a block of each reads, are a quarter of its bytes.
+  static SlicePlan slices(int64_t n, int64_t step) {
+    constexpr int64_t kPartBytes = 16, kShare = 4;
+    int64_t piece = step;
+    while (piece * piece * static_cast<int64_t>(sizeof(T)) < n * kPartBytes * kShare) piece += step;
+    return {static_cast<int>(ceil_div(n, piece)), piece};
+  }
+};
 
-// Columns of one kind, on a GPU of `sms` multiprocessors.
-template <typename Op, int VEC>
+// Columns of one kind, read in accesses of ACCESS neighbours, on a GPU of `sms` multiprocessors.
+template <typename Op, int ACCESS>
 struct ColumnLaunch {
+  using Sizes = ColumnSizes<Op>;
+  static constexpr int VEC = Sizes::VEC;
   const ColumnArgsOf<Op>& a;
   const Op& op;
   cudaStream_t stream;
   int sms;
 
-  unsigned blocks(ColumnBlock block) const {
-    return static_cast<unsigned>(ceil_div(a.rows, int64_t{VEC} << block.width));
+  static int threads(const ColumnBlock& b) {
+    return static_cast<int>(ceil_div(int64_t{b.depth} << b.width, kWarp) * kWarp);
   }
-  static int threads(ColumnBlock block) { return 1 << (block.width + block.depth); }
+  // Threads side by side that a slice of [outer, n, inner] takes.
+  int64_t lanes(int span) const { return ceil_div(a.inner, int64_t{VEC} << span) << span; }
+  unsigned blocks(const ColumnBlock& b) const {
+    return static_cast<unsigned>(ceil_div(a.rows / a.inner * lanes(b.span), int64_t{1} << b.width));
+  }
+  // The same with accesses of neighbouring threads side by side, unless that leaves more than a
+  // fifth without a column.
+  ColumnBlock spread(ColumnBlock b) const {
+    b.span = ACCESS == VEC ? 0 : b.width;
+    while (b.span > 0 && 4 * (lanes(b.span) * VEC - a.inner) > a.inner) --b.span;
+    return b;
+  }
   // As wide as is said, or narrower where so few columns, each of `pieces` blocks, leave
   // multiprocessors idle.
-  ColumnBlock block(int width, int depth, int pieces = 1) const {
-    const int log_width = log2_at_least(width);
-    const int together = std::max(0, log2_at_least(kWarp) - log_width);
-    ColumnBlock b{log_width, log2_at_least(depth), together};
-    while (b.width > 0 && threads(b) > kWarp && int64_t{blocks(b)} * pieces < sms) --b.width;
+  ColumnBlock block(ColumnBlock b, int pieces = 1) const {
+    b = spread(b);
+    while (b.width > 0 && threads(b) > kWarp && int64_t{blocks(b)} * pieces < sms) {
+      --b.width;
+      b = spread(b);
+    }
     return b;
   }
 
-  template <int ITEMS>
+  template <int ITEMS, bool ALONE>
   void held() const {
-    const auto kernel = column_kernel<Op, VEC, ITEMS>;
-    const int depth = 1 << log2_at_least(ceil_div(a.n, ITEMS));
-    const int width =
-        std::min(std::max(kColumnBlock / depth, width_of<Op, VEC>(kLine)), kMaxBlock / depth);
-    const ColumnBlock b = block(width, depth);
+    constexpr int THREADS = ALONE ? kColumnBlock : Sizes::THREADS;
+    const auto kernel = column_kernel<Op, VEC, ACCESS, ITEMS, THREADS, ALONE>;
+    const ColumnBlock b = block(Sizes::block(ceil_div(std::max<int64_t>(a.n, 1), ITEMS)));
     kernel<<<blocks(b), threads(b), 0, stream>>>(a, op, b);
-  }
-
-  // Slices so long that all their parts, which a block of each reads, are an eighth of its bytes.
-  static SlicePlan slices(int64_t n, int64_t step) {
-    constexpr int64_t kPartBytes = 16, kShare = 8;
-    int64_t piece = step;
-    while (piece * piece * static_cast<int64_t>(sizeof(typename Op::T)) < n * kPartBytes * kShare) {
-      piece += step;
-    }
-    return {static_cast<int>(ceil_div(n, piece)), piece};
   }
 
   template <typename Allocate>
   void in_slices(Allocate& allocate) const {
     using Again = typename Op::Again;
-    constexpr int BYTES = VEC * sizeof(typename Op::T), WIDTH = (VEC > 1 ? kLine : kSector) / BYTES;
-    constexpr int ITEMS = VEC > 1 ? 4 : std::min(8, kSector / BYTES);
-    const auto kernel = column_slice_kernel<Again, VEC, ITEMS, WIDTH * kSliceDepth>;
-    int depth = kSliceDepth;
-    while (Op::ROUNDS == 0 && depth > 1 && depth / 2 * ITEMS >= a.n) depth /= 2;
-    SlicePlan plan = slices(a.n, depth * ITEMS);
-    const ColumnBlock b = block(WIDTH * kSliceDepth / depth, depth, plan.pieces);
+    constexpr int ITEMS = Sizes::SLICE_ITEMS, THREADS = Sizes::width_of(kLine) * kSliceDepth;
+    const auto kernel = column_slice_kernel<Again, VEC, ACCESS, ITEMS, THREADS>;
+    const auto depth = static_cast<int>(
+        Op::ROUNDS > 0 ? kSliceDepth : std::clamp<int64_t>(ceil_div(a.n, ITEMS), 1, kSliceDepth));
+    SlicePlan plan = Sizes::slices(a.n, depth * ITEMS);
+    const ColumnBlock b = block({log2_at_most(THREADS / depth), depth, 1, 0}, plan.pieces);
     if constexpr (Op::ROUNDS > 0) {
       const int64_t bytes = kPartsBefore<Again, Op::ROUNDS> * plan.pieces * a.rows;
       plan.parts = static_cast<unsigned char*>(allocate(bytes));
@@ -90,31 +121,33 @@ struct ColumnLaunch {
   template <typename Allocate>
   void run(Allocate& allocate) const {
     if constexpr (Op::ROUNDS > 0) {
-      constexpr int ITEMS = kHeld<Op> / VEC, FEW = std::max(1, ITEMS / 4);
-      constexpr int MOST = kMaxBlock / width_of<Op, VEC>(kSector) * ITEMS;
-      if (a.n <= 8 * FEW) return held<FEW>();
-      if (a.n <= (Op::APART ? kApart : MOST)) return held<ITEMS>();
+      if (a.n <= kAlone) return held<kAlone, true>();
+      if (a.n <= (Op::APART ? kApart : Sizes::MOST)) return held<Sizes::ITEMS, false>();
     }
     in_slices(allocate);
   }
 };
 
+// Whether all elements can be read and written by so many neighbours.
+template <int ACCESS, typename Op>
+bool by_accesses_of(const ColumnArgsOf<Op>& a, const Op&) {
+  using T = typename Op::T;
+  bool able = a.inner % ACCESS == 0;
+  if constexpr (Op::OUTPUTS > 0) {
+    for (T* const out : a.out.of) able = able && aligned<T, ACCESS>(out, a.inner);
+  }
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    able = able && aligned<T, ACCESS>(a.in[k], a.stride[k]) && a.step[k] % ACCESS == 0;
+  }
+  return able;
+}
+
 // `allocate(bytes)` gives memory for as long as what is launched takes.
 template <typename Op, typename Allocate>
 cudaError_t launch_columns(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t stream,
                            Allocate allocate, int sms = multiprocessors()) {
-  using T = typename Op::T;
-  constexpr int VEC = std::min(4, kVec<T>);  // more take registers for what each column needs
-  bool wide = true;
-  if constexpr (Op::OUTPUTS > 0) {
-    for (T* const out : a.out.of) wide = wide && aligned<T, VEC>(out, a.inner);
-  } else {
-    wide = a.inner % VEC == 0;
-  }
-  for (int k = 0; k < Op::INPUTS; ++k) {
-    wide = wide && aligned<T, VEC>(a.in[k], a.stride[k]) && a.step[k] % VEC == 0;
-  }
-  if (wide) {
+  constexpr int VEC = ColumnSizes<Op>::VEC;
+  if (by_accesses_of<VEC>(a, op)) {
     ColumnLaunch<Op, VEC>{a, op, stream, sms}.run(allocate);
   } else {
     ColumnLaunch<Op, 1>{a, op, stream, sms}.run(allocate);

@@ -31,9 +31,9 @@ template <typename Op, int ROUND>
 constexpr int64_t kPartsBefore = parts_before<Op, ROUND>();
 
 // A block's slice of its columns, `count` elements from this thread's `first` on.
-template <typename Op, int VEC, int ITEMS>
+template <typename Op, int VEC, int ACCESS, int ITEMS>
 struct ColumnSlice {
-  using Thread = ColumnThread<Op, VEC>;
+  using Thread = ColumnThread<Op, VEC, ACCESS>;
   using Held = Packs<Op, 1>[VEC][ITEMS];
   const ColumnArgsOf<Op>& a;
   const Thread& at;
@@ -47,22 +47,23 @@ struct ColumnSlice {
       : a(a), at(at), plan(plan) {
     slice = plan.round % 2 ? gridDim.y - 1 - blockIdx.y : blockIdx.y;
     first = slice * plan.piece;
-    count = (at.active ? min(plan.piece, a.n - first) : 0) - at.down;
+    count = at.count(min(plan.piece, a.n - first));
   }
 
-  // Calls f(held, there, element) of ITEMS elements of each column at a time.
+  // Calls f(held, there, element, count) of ITEMS elements of each column at a time.
   template <typename F>
   __device__ __forceinline__ void each(const F& f) const {
-    const int64_t step = static_cast<int64_t>(at.depth) * ITEMS;
+    const int64_t step = static_cast<int64_t>(at.block.depth) * ITEMS;
     for (int64_t passed = 0; passed < count; passed += step) {
-      const auto there = [&](int i, int = 0) { return passed + i * at.depth < count; };
+      const auto some = static_cast<int>(min(count - passed, step));
+      const auto there = [&](int i, int = 0) { return i * at.block.depth < some; };
       Held held;
       at.template load<ITEMS>(a, first + passed, held, there);
-      f(held, there, first + passed);
+      f(held, there, first + passed, some);
     }
   }
 
-  // Where slice `which` of this thread's columns has its part.
+  // Where slice `which` of this thread's columns has its parts.
   template <int ROUND>
   __device__ __forceinline__ auto* place(int which) const {
     using Part = typename Op::template Part<ROUND>;
@@ -77,17 +78,20 @@ struct ColumnSlice {
 #pragma unroll
     for (int v = 0; v < VEC; ++v) parts[v] = Part::none();
     if (plan.round == ROUND) {
-      each([&](Held& held, const auto& there, int64_t element) {
+      each([&](Held& held, const auto& there, int64_t element, int some) {
 #pragma unroll
         for (int v = 0; v < VEC; ++v) {
           parts[v] = plus(parts[v], op.template sum<ROUND>(rows[v], held[v], there));
         }
-        if constexpr (Op::APART) at.template write<ITEMS>(op, a, element, rows, held, there);
+        if constexpr (Op::APART) at.template write<ITEMS>(op, a, element, rows, held, some);
       });
-    } else if (at.active) {
-      for (int which = at.down; which < plan.pieces; which += at.depth) {
+    } else if (at.left > 0) {
+      for (int which = at.down; which < plan.pieces; which += at.block.depth) {
+        const Part* const left = place<ROUND>(which);
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) parts[v] = plus(parts[v], place<ROUND>(which)[v]);
+        for (int v = 0; v < VEC; ++v) {
+          if (at.has(v / ACCESS)) parts[v] = plus(parts[v], left[at.place(v)]);
+        }
       }
     }
   }
@@ -96,13 +100,15 @@ struct ColumnSlice {
   template <int ROUND>
   __device__ __forceinline__ bool left_parts(const Op& op, typename Op::Row (&rows)[VEC]) const {
     if constexpr (ROUND < Op::ROUNDS) {
-      typename Op::template Part<ROUND> parts[VEC];
+      using Part = typename Op::template Part<ROUND>;
+      Part parts[VEC];
       parts_of<ROUND>(op, rows, parts);
       whole_columns<ROUND>(parts, at);
       if (plan.round == ROUND) {
-        if (at.active && at.down == 0) {
+        Part* const left = place<ROUND>(slice);
 #pragma unroll
-          for (int v = 0; v < VEC; ++v) place<ROUND>(slice)[v] = parts[v];
+        for (int v = 0; v < VEC; ++v) {
+          if (at.down == 0 && at.has(v / ACCESS)) left[at.place(v)] = parts[v];
         }
         return true;
       }
@@ -114,19 +120,19 @@ struct ColumnSlice {
   }
 };
 
-template <typename Op, int VEC, int ITEMS, int THREADS>
-__global__ void __launch_bounds__(THREADS)
+template <typename Op, int VEC, int ACCESS, int ITEMS, int THREADS>
+__global__ void __launch_bounds__(THREADS, (sizeof(typename Op::T) == 2 ? 768 : 640) / THREADS)
     column_slice_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                         ColumnBlock block, const __grid_constant__ SlicePlan plan) {
-  const ColumnThread<Op, VEC> at(a, block);
-  const ColumnSlice<Op, VEC, ITEMS> slice(a, at, plan);
+  const ColumnThread<Op, VEC, ACCESS> at(a, block);
+  const ColumnSlice<Op, VEC, ACCESS, ITEMS> slice(a, at, plan);
   typename Op::Row rows[VEC];
   at.begin(op, a, rows);
   if (slice.template left_parts<0>(op, rows)) return;
   if (slice.slice == 0) at.finish(op, a, rows);
   if constexpr (Op::OUTPUTS > 0 && !Op::APART) {
-    slice.each([&](auto& held, const auto& there, int64_t element) {
-      at.template write<ITEMS>(op, a, element, rows, held, there);
+    slice.each([&](auto& held, const auto&, int64_t element, int some) {
+      at.template write<ITEMS>(op, a, element, rows, held, some);
     });
   }
 }
