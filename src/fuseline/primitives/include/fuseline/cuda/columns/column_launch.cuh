@@ -149,9 +149,15 @@ cudaError_t launch_columns(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t
   constexpr int VEC = ColumnSizes<Op>::VEC;
   if (by_accesses_of<VEC>(a, op)) {
     ColumnLaunch<Op, VEC>{a, op, stream, sms}.run(allocate);
-  } else {
-    ColumnLaunch<Op, 1>{a, op, stream, sms}.run(allocate);
+    return cudaGetLastError();
   }
+  if constexpr (sizeof(typename Op::T) == 2) {  // two of these are a word
+    if (by_accesses_of<2>(a, op)) {
+      ColumnLaunch<Op, 2>{a, op, stream, sms}.run(allocate);
+      return cudaGetLastError();
+    }
+  }
+  ColumnLaunch<Op, 1>{a, op, stream, sms}.run(allocate);
   return cudaGetLastError();
 }
 
