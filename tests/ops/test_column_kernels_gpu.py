@@ -15,8 +15,8 @@ from fuseline.testing import Judge, accuracy
 
 OPS = ("double_softmax", "log_softmax", "softmax", "softmax_backward")
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-# Columns of one thread, of a warp's, of blocks; the longest that are held; those in slices.
-LENGTHS = (1, 2, 3, 16, 17, 61, 64, 65, 256, 1000, 1027, 2048, 3073, 4096, 4097, 9001)
+# Columns of one thread, of few and of many; the longest that are held; those in slices.
+LENGTHS = (1, 2, 4, 5, 16, 17, 61, 64, 65, 256, 1000, 1027, 2048, 3073, 4096, 4097, 9001)
 INNERS = (*range(2, 34), 64, 100, 130, 1000)
 
 pytestmark = pytest.mark.gpu
@@ -72,7 +72,7 @@ def test_columns_at_odd_addresses_keep_the_budget(op: str, dtype: torch.dtype) -
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", OPS)
 def test_a_column_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
-    """One kernel a call, launched once or for each sum; the same bits beside any columns."""
+    """One kernel a call, launched once or for each sum; the same bits beside any, wherever."""
     call = partial(getattr(fuseline, op), dim=1, impl="cuda")
     for n, kind in ((3, "column_kernel"), (1000, "column_kernel"), (9001, "column_slice_kernel")):
         inputs = _inputs(op, (5, n, 96), dtype)
@@ -80,7 +80,8 @@ def test_a_column_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
         assert torch.equal(whole, call(**inputs))
         names = kernels(lambda inputs=inputs: call(**inputs))
         assert [kind in name for name in names if "rows::" in name] == [True], names
-        few = [(slice(None), slice(None), slice(k, k + 8)) for k in (0, 32)]
+        # Read by fours, by pairs of half types and by single elements.
+        few = [(slice(None), slice(None), slice(k, to)) for k, to in ((32, 40), (2, 8), (1, 14))]
         for part in (slice(0, 1), slice(2, 4), *few):
             assert torch.equal(call(**{k: t[part] for k, t in inputs.items()}), whole[part])
 
