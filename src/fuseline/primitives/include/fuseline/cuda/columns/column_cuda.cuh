@@ -45,9 +45,11 @@ __device__ __forceinline__ V forgotten(V v) {
 template <typename Op, int VEC, int ACCESS>
 struct ColumnThread {
   static constexpr int PACKS = VEC / ACCESS;  // that a thread has of a row
+  static constexpr int LOG_VEC = VEC / 2;
+  static_assert(VEC == 2 || VEC == 4);
   using T = typename Op::T;
   ColumnBlock block;
-  int width, lane, down, apart;
+  int width, lane, down, span, apart;
   int64_t column;  // the first
   int left;        // columns of the slice from that on, as far as they matter
   const T* in[Op::INPUTS];
@@ -58,16 +60,17 @@ struct ColumnThread {
         width(1 << block.width),
         lane(threadIdx.x & (width - 1)),
         down(threadIdx.x >> block.width),
-        apart(ACCESS << block.span) {
+        span(ACCESS == VEC ? 0 : block.span),
+        apart(ACCESS << span) {
     const int64_t index = (static_cast<int64_t>(blockIdx.x) << block.width) + lane;
-    const int64_t unit = index >> block.span, units = ceil_of(a.inner, int64_t{VEC} << block.span);
+    const int64_t unit = index >> span, units = (a.inner + (VEC << span) - 1) >> (LOG_VEC + span);
     int64_t slice = unit / units;
-    int64_t inside = (unit - slice * units) * (int64_t{VEC} << block.span) +
-                     (index & ((1 << block.span) - 1)) * ACCESS;
+    int64_t inside =
+        ((unit - slice * units) << (LOG_VEC + span)) + (index & ((1 << span) - 1)) * ACCESS;
     column = slice * a.inner + inside;
     left = 0;
     if (column < a.rows && inside < a.inner) {
-      left = static_cast<int>(min(a.inner - inside, int64_t{VEC} << block.span));
+      left = static_cast<int>(min(a.inner - inside, int64_t{VEC << span}));
     } else {
       slice = inside = 0;
     }
@@ -78,9 +81,6 @@ struct ColumnThread {
     if constexpr (Op::OUTPUTS > 0) out = a.out.at((slice * a.n + down) * a.inner + inside);
   }
 
-  __device__ static __forceinline__ int64_t ceil_of(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-  }
   // Whether there is pack p of a row, and how far it, or element v, is from the first.
   __device__ __forceinline__ bool has(int p) const { return p * apart < left; }
   __device__ __forceinline__ int place(int v) const { return v / ACCESS * apart + v % ACCESS; }
