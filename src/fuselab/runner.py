@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import multiprocessing
 import os
 import re
 import signal
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from fuselab import caches, variables
+from fuselab import caches, starts, variables
 from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group, Measurement, Status
 from fuselab.pooling import pool
@@ -37,8 +35,6 @@ GRACE_S = 2.0
 DUMP_S = 0.5
 # Bounds what leaks and fragments of memory pile up; a fresh worker costs seconds in an hour.
 GROUPS = 200
-# Bytes of a Unix socket's path, less the zero at its end.
-LONGEST_SOCKET = 107
 _INNERMOST = re.compile(r'^Current thread .*\n  File "(.*)", line (\d+) in (.+)', re.MULTILINE)
 
 
@@ -156,7 +152,7 @@ class Worker:
             folders = caches.variables() if self._folders is None else self._folders
         except caches.CacheError as error:
             raise WorkerError(f"no worker for {self._device}: {error}") from error
-        context = _context()
+        context = starts.context()
         self._pipe, theirs = context.Pipe()
         watched, self._alive = context.Pipe(duplex=False)
         process = context.Process(
@@ -293,17 +289,6 @@ def _enter(wanted: Mapping[str, str], module: str, name: str, *arguments: Any) -
     """
     variables.impose(wanted)
     getattr(importlib.import_module(module), name)(*arguments)
-
-
-def _context() -> Any:
-    """Return the way to start processes: a fork server that has torch loaded, else spawn."""
-    # The server listens at pymp-XXXXXXXX/listener-XXXXXXXX in the temporary folder.
-    short = len(os.fsencode(tempfile.gettempdir())) <= LONGEST_SOCKET - 32
-    if not short or "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    return context
 
 
 @contextlib.contextmanager

@@ -64,6 +64,13 @@ def raises(x: Tensor, weight: Tensor, eps: float) -> Any:
     raise ValueError("no such tile")
 
 
+def orphans(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Kills, once, the process that it was started by."""
+    if calls("orphans") == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+    return model.eager(x, weight, eps)
+
+
 def foresees(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Has a thread compute, between the calls, what it finds in the inputs of later calls."""
     watched.setdefault(x.data_ptr(), (x, weight))
@@ -135,7 +142,7 @@ def returns_a_list(x: Tensor, weight: Tensor, eps: float) -> list[int]:
 
 
 FUNCTIONS = (
-    *(exact, foresees, speaks_early, sends_code, zeroes, returns_a_list),
+    *(exact, orphans, foresees, speaks_early, sends_code, zeroes, returns_a_list),
     *(ill_timed, by_version, later_nothing, overwrites, dies, raises),
 )
 SPEC = replace(

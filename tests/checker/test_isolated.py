@@ -44,7 +44,7 @@ def test_each_gets_its_verdict_from_outside(device: str) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         pytest.fail("torch sees no GPU")
     found = measured(device, "fwd", *NAMES, "ceiling")
-    for name in ("eager", "exact"):
+    for name in ("eager", "exact", "orphans"):
         assert found[name].status.has_number, found[name].reason
         assert found[name].timer == ISOLATED
         assert found[name].proof["isolated"]

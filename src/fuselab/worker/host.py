@@ -19,8 +19,9 @@ from time import monotonic, perf_counter, sleep
 from typing import Any
 
 import torch
-from torch import Tensor, multiprocessing
+from torch import Tensor
 
+from fuselab import starts
 from fuselab.model import Status
 from fuselab.worker import contents, guest
 from fuselab.worker.problem import InputSet, Problem
@@ -98,7 +99,9 @@ class Guest:
         self._problem, self._rooms = problem, rooms
         # Graphs and graph breaks of torch's compiler in that process so far.
         self.compiled = (0, 0)
-        context = multiprocessing.get_context("spawn")
+        memories = (*(slot.tensors for slot in rooms.slots), *rooms.results)
+        context = starts.context(sum(map(len, memories)))
+        self._ended = False
         self._pipe: Connection
         self._pipe, theirs = context.Pipe()
         desk = guest.Desk(
@@ -157,6 +160,7 @@ class Guest:
             self._signal(signal.SIGCONT)
             said = self._pipe.recv_bytes(LONGEST)
         except (EOFError, OSError):
+            self._ended = True
             self._process.join(GRACE_S)
             reason = f"its process ended with code {self._process.exitcode}"
             raise Refused(Status.CRASHED, reason) from None
@@ -181,8 +185,9 @@ class Guest:
             raise Refused(status, text)
 
     def _signal(self, number: int) -> None:
+        # Not asking the fork server whether it lives, which another guest may have killed.
         with suppress(ProcessLookupError):
-            if self._process.pid is not None and self._process.is_alive():
+            if self._process.pid is not None and not self._ended:
                 os.kill(self._process.pid, number)
 
     def _stop(self) -> None:
