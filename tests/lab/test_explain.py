@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import subprocess
 import sys
 import sysconfig
 from pathlib import Path
@@ -289,14 +290,37 @@ def test_the_shipped_examples_are_those_of_the_seed_and_the_blocks() -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["mlp", "attention_block", "norm_residual"])
+def test_a_shipped_block_has_one_graph(name: str) -> None:
+    found = of(examples()[name], name)
+    assert all(size.difference == 0 for size in modes(found)[STATIC].sizes)
+    assert modes(found)[STATIC].breaks == ()
+
+
+# The answer of the process is known: only what is written of it is the test's.
+ANSWERED = """
+import json, pathlib, sys
+from fuselab import child, cli
+answer = {"found": json.loads(pathlib.Path(sys.argv.pop()).read_text())}
+child.ask = lambda *_: ([answer], "")
+sys.exit(cli.command(sys.argv[1:]))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("plain_compiler")
-def test_the_command_has_a_process_of_its_own_and_a_page(
-    file: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+def test_the_command_has_a_process_of_its_own_and_a_page_in_a_locale_of_ascii(
+    file: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name, value in {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
     arguments = [f"{file}:one", "--json", "--device", "cpu", "--out", str(tmp_path / "new")]
     assert command(["explain", *arguments]) == 0
-    record: dict[str, Any] = json.loads(capfd.readouterr().out)
+    said = capfd.readouterr().out
+    record: dict[str, Any] = json.loads(said)
     found = from_record(record)
     assert len(modes(found)[STATIC].breaks) == 2, "one for each of two sizes"
     assert modes(found)[AS_IS].kernels == {"eager": ("mul", "add")}
@@ -308,19 +332,37 @@ def test_the_command_has_a_process_of_its_own_and_a_page(
     assert "Graph break 1" in page
     assert "src=" not in page
 
+    (tmp_path / "said").write_text(said)
+    again = [*arguments, str(tmp_path / "said")]
+    again.remove("--json")
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERED, "explain", *again], capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"break" in done.stdout
+    assert done.stdout.isascii()
+    assert (tmp_path / "new" / "explain-one.html").read_text(encoding="utf-8") == page
+
 
 @pytest.mark.parametrize(
     ("function", "code", "words"),
     [
         ("nowhere", 2, ["FUNCTION", "'nowhere'", "attention_pytorch"]),
         ("no/such.py:f", 2, ["FUNCTION", "no/such.py:f"]),
-        (f"{__file__}:absent", 2, ["FUNCTION", "no function 'absent'"]),
-        (f"{__file__}:of", 2, ["FUNCTION", "needs inputs(size, device) and SIZES"]),
+        ("alone.py:absent", 2, ["FUNCTION", "no function 'absent'"]),
+        ("alone.py:alone", 2, ["FUNCTION", "needs inputs(size, device) and SIZES"]),
     ],
 )
 def test_errors_name_what_came(
-    function: str, code: int, words: list[str], capfd: pytest.CaptureFixture[str]
+    function: str,
+    code: int,
+    words: list[str],
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    (tmp_path / "alone.py").write_text("def alone(x):\n    return x\n")
+    monkeypatch.chdir(tmp_path)
     assert command(["explain", function, "--device", "cpu"]) == code
     message = capfd.readouterr().err
     assert all(word in message for word in words), message

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from pathlib import Path
 from typing import Any
 
 from fuselab import child
-from fuselab.explain.observe import explain
 from fuselab.explain.target import load
 from fuselab.plan import PlanError
 
@@ -17,6 +17,8 @@ def main() -> None:
     logging.getLogger("torch").setLevel(logging.ERROR)
     try:
         target = load(Path(asked["file"]), asked["name"], asked["device"])
+        # Torch's compiler takes seconds to load: not before there is something to explain.
+        explain = importlib.import_module("fuselab.explain.observe").explain
         answer: dict[str, Any] = {"found": explain(target, asked["device"]).to_record()}
     except PlanError as error:
         answer = {"usage": str(error)}
