@@ -7,6 +7,7 @@ import pytest
 import torch
 from checker import model
 
+from fuseline import table
 from fuseline.testing import (
     Budget,
     Case,
@@ -14,10 +15,13 @@ from fuseline.testing import (
     accuracy,
     chunks,
     errors,
+    longdouble,
     make_dys,
     run,
+    ulps,
 )
 from fuseline.testing.accuracy import over_budget
+from fuseline.testing.judge import Judge
 
 F32, F64, BF16, E4M3 = torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn
 SPEC = model.spec(model.RMSNorm.call)
@@ -188,6 +192,68 @@ def test_where_fp64_differs_from_a_large_reference_longdouble_says_who_errs(shap
     assert errors(spec, {"x": right}, "fwd", {"out0": right})["out0"].max_ulp == 0
     assert errors(spec, {"x": right}, "fwd", {"out0": wrong})["out0"].max_ulp > 1000
     assert asked == [1, 2]
+
+
+@pytest.mark.parametrize("budget", [150, 1 << 22])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("pointwise_chain", (30, 72)),  # near x = -1 the formula of eager and reference cancels
+        ("horizontal_reduction_pointwise", (40, 50)),  # near the cosine's zeros
+        ("bias_gelu", (60, 33)),
+    ],
+)
+def test_fp64_within_the_budget_of_long_double_is_right_in_every_row(
+    name, shape, budget, monkeypatch
+):
+    monkeypatch.setattr(accuracy, "LONGDOUBLE_ELEMENTS", 0)
+    monkeypatch.setattr(longdouble, "DOUBTFUL_ELEMENTS", budget)
+    spec = table.load()[name]
+    args = next(c for c in spec.cases if "check" in c.suites).args | {"shape": shape}
+    generator = torch.Generator().manual_seed(5)
+    inputs = spec.make_inputs(Case("x", args), F64, torch.device("cpu"), generator)
+    x = inputs["x"]
+    if name == "pointwise_chain":  # one element of each row, and of each another distance
+        x[:, 3] = -1 + torch.logspace(-9, -2, len(x), dtype=F64)
+    elif name == "horizontal_reduction_pointwise":
+        x[:, 3] = torch.pi / 2 + torch.logspace(-9, -2, len(x), dtype=F64)
+    exact = longdouble.evaluate(spec, inputs, "fwd", None)
+    right = {f"out{i}": longdouble.narrow(y) for i, y in enumerate(exact)}
+    for y in right.values():  # by the few ULP that a GPU's libm may err
+        y += (torch.arange(y.numel()).reshape(y.shape) % 7 - 3) * ulps.ulp(y, F64)
+    wrong = {n: y.clone() for n, y in right.items()}
+    for y in wrong.values():
+        y[17] *= 1 + 1e-12
+    judge = Judge(spec, inputs, "fwd")
+    assert judge.wrong(right) is None
+    assert "above the limit of 8" in judge.wrong(wrong)
+    mine, eager = judge.errors(right)
+    if budget > x.numel():  # else rows within the budget of fp64 are left as they are
+        assert max(f.max_ulp for f in mine.values()) < 4
+    if name == "pointwise_chain":  # eager is the reference itself, and is told from it
+        assert eager["out0"].max_ulp > 100
+
+
+def test_of_what_is_wrong_in_the_most_doubtful_rows_no_more_are_asked(monkeypatch):
+    monkeypatch.setattr(accuracy, "LONGDOUBLE_ELEMENTS", 0)
+    monkeypatch.setattr(longdouble, "DOUBTFUL_ELEMENTS", 20)
+    inputs, _ = sample(F64)
+    asked = []
+
+    def exact(direction, dy, x):
+        asked.append(len(x))
+        return (x,)
+
+    spec = replace(
+        IDENTITY, reference=lambda x: x * (1 + 1e-13), longdouble=exact, row_inputs=("x",)
+    )
+    x = inputs["x"]
+    assert errors(spec, {"x": x}, "fwd", {"out0": x})["out0"].max_ulp == 0
+    assert asked == [2] * (len(x) // 2)
+    asked.clear()
+    wrong = x * (1 - 1e-12)
+    assert errors(spec, {"x": x}, "fwd", {"out0": wrong})["out0"].max_ulp > 1000
+    assert asked == [2]
 
 
 def test_a_row_that_knows_its_place_is_not_judged_alone(monkeypatch):

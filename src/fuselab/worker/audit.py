@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fuselab.model import Status
@@ -48,10 +48,10 @@ class Audit:
     def _judge(self, name: str, given: InputSet, results: dict[str, Any]) -> str | None:
         """Return why results are wrong; eager is asked where they are not plainly right."""
         why_wrong = judge_of(self._problem, name, given).first_reason
-        figures = self._errors(given, results)
+        (figures,) = self._errors(given, results)
         reason = why_wrong(results, figures, None)
         if reason and self._eager is not None:
-            eager = self._errors(given, self._run(self._eager.fn, given))
+            figures, eager = self._errors(given, results, self._run(self._eager.fn, given))
             reason = why_wrong(results, figures, eager)
         return reason
 
@@ -60,7 +60,7 @@ class Audit:
             fn, self._problem.spec, given.inputs, self._problem.direction, given.dys
         )
 
-    def _errors(self, given: InputSet, results: Mapping[str, Any]) -> Figures:
-        return accuracy.errors(
+    def _errors(self, given: InputSet, *results: Mapping[str, Any]) -> Sequence[Figures]:
+        return accuracy.errors_of_each(
             self._problem.spec, given.inputs, self._problem.direction, results, given.dys
         )

@@ -130,7 +130,9 @@ def errors(
 
     Works in row chunks of about 2^24 elements, 2^19 on a CPU. fp64 results for up to 2^18 input
     elements are held against `spec.longdouble` where the spec has one; of more elements the rows
-    in which they and the reference differ by more than two ULP, up to 2^22 elements a chunk.
+    in which they and the reference differ by more than two ULP, up to 2^22 elements a chunk, and
+    all in which they differ by more than the budget. Errors that are to be compared must come from
+    one call: a result that agrees with the reference does not show where the reference errs.
     """
     return errors_of_each(spec, inputs, direction, (results,), dys)[0]
 
