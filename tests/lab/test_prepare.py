@@ -198,6 +198,7 @@ def compiled(base: Path) -> set[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("plain_compiler")
 def test_the_worker_that_measures_compiles_nothing_that_was_prepared(
     base: Path, toy: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-_TERMS = 80  # of the series and of the fraction; with 150 no more than an eps changes
+# Of the series and of the fraction; with 50 and 70 more no more than an eps changes.
+_SERIES, _FRACTION = 48, 80
 
 
 def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh") -> Tensor:
@@ -54,13 +55,13 @@ def _normal(h: Any) -> Any:
     # From 0 to a: a + a^3 / 3 + a^5 / 15 + ..., from a on: 1 / (a + 1 / (a + 2 / (a + ...))).
     near = a[small]
     square, series = near * near, np.ones_like(near)
-    for k in range(_TERMS - 1, 0, -1):
+    for k in range(_SERIES - 1, 0, -1):
         series *= square
         series *= np.longdouble(1) / (2 * k + 1)  # a division takes five multiplications' time
         series += 1
     tail[small] = 0.5 - density[small] * near * series
     far = fraction = a[~small]
-    for k in range(_TERMS, 0, -1):
+    for k in range(_FRACTION, 0, -1):
         fraction = far + k / fraction
     tail[~small] = density[~small] / fraction
     return np.where(h < 0, tail, 1 - tail)
