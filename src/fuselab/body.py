@@ -23,7 +23,7 @@ _WHOLE = ("peak_bytes", "buffer_bytes", "ideal_bytes", "flops")
 # What of the proof others reckon with.
 _PROVEN_TEXTS = ("role", "mix", "version", "method")
 _PROVEN_NUMBERS = ("launches", "copies", "graphs", "breaks", "recompiles")
-_PROVEN_COUNTS = ("kernels", "operators")
+_PROVEN_COUNTS = ("kernels", "operators", "served")
 
 
 def to_json(measurement: Measurement) -> str:

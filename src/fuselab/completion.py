@@ -36,7 +36,7 @@ def implementations(
 ) -> list[CompletionItem]:
     """Complete implementations of the operators named before, or of all."""
     found = [impl.name for spec in _specs(ctx) for impl in spec.implementations]
-    return _starting(incomplete, [*found, "compile", "torchscript", "native"])
+    return _starting(incomplete, [*found, "compile", "torchscript", "native", "enabled"])
 
 
 def cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -23,7 +23,8 @@ COLUMNS = (
     *("max_abs_error", "rms_error", "max_ulp", "eager_ratio", "max_eps"),
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_mix", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
-    *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "version", "environment"),
+    *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "version"),
+    *("served", "environment"),
     *(*UNITS, "not_counted"),
 )
 
@@ -31,6 +32,7 @@ _ROLES = {
     "eager": "eager",
     "torchscript": "baseline",
     "compile": "baseline",
+    "enabled": "baseline",
     "native": "native",
     CEILING: CEILING,
 }
@@ -202,11 +204,20 @@ def _record(item: _Timed, roles: Mapping[tuple[str, str], str], yardsticks: _Tim
         "kernels": "; ".join(ran),
         "launches": proof.get("launches", sum(ran.values()) if ran else None),
         **{name: proof.get(name) for name in _PROOF},
+        "served": _served(proof),
         "environment": measurement.environment,
         **{name: _value(measurement.counts.get(name)) for name in UNITS},
         "not_counted": _not_counted(measurement.counts),
     }
     return {name: row[name] for name in COLUMNS}
+
+
+def _served(proof: Mapping[str, Any]) -> str | None:
+    """Return how many of the timed calls of ATen's operators were served; None: not asked."""
+    if (served := proof.get("served")) is None:
+        return None
+    found = (f"{n} of {proof.get('timed_calls')} {name}" for name, n in served.items())
+    return "; ".join(found) or "none"
 
 
 def _value(count: Count | None) -> float | None:

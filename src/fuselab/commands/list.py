@@ -37,6 +37,7 @@ def _record(spec: OpSpec) -> dict[str, Any]:
         "op": spec.name,
         "formula": spec.formula,
         "impls": row.impls,
+        "if_named": tuple(n for n in baselines.ASKED if n in baselines.names(spec, (n,))),
         "rivals": {name: rival.version for name, rival in baselines.rivals_of(spec).items()},
         "directions": row.directions,
         "dtypes": row.dtypes,
@@ -52,6 +53,7 @@ def _print(record: dict[str, Any], *, whole: bool) -> None:
     _wrap("", f"{record['op']}: {record['formula']}")
     for name in ("impls", "directions", "dtypes"):
         _wrap(name, ", ".join(record[name]))
+    _wrap("impls, if named", ", ".join(record["if_named"]) or "none")
     found = (f"{name} ({what or 'not installed'})" for name, what in record["rivals"].items())
     _wrap("rivals", ", ".join(found) or "none")
     alone = set(record["cases"]).difference(*record["suites"].values())

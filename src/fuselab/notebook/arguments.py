@@ -9,14 +9,14 @@ import torch
 
 from fuselab.plan import CEILING, DTYPE_ALIASES
 from fuselab.precision import LEVELS
-from fuselab.worker.baselines import BASELINES
+from fuselab.worker.baselines import MADE
 from fuseline.core.spec import Case
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 DIRECTIONS = ("fwd", "bwd")
 # A level that pools several processes is no level of one.
 PRECISIONS = tuple(level.name for level in LEVELS.values() if level.processes == 1)
-RESERVED = (CEILING, *BASELINES)
+RESERVED = (CEILING, *MADE)
 
 Functions = Mapping[str, Callable[..., Any]]
 

@@ -5,19 +5,25 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from fuselab import rivals
 from fuselab.rivals.rival import Rival
+from fuselab.worker.enabled import ENABLED, Takeover
 from fuselab.worker.protocol import Proof, describe
 from fuseline import table
+from fuseline.core import native
 from fuseline.core.spec import Implementation, Inputs, OpSpec
 
 TORCHSCRIPT = "torchscript"
 COMPILE = "compile"
 BASELINES = (TORCHSCRIPT, COMPILE)
+# Baselines that run only if they are named.
+ASKED = (ENABLED,)
+MADE = (*BASELINES, *ASKED)
 
 
 class Unsupported(Exception):
@@ -31,7 +37,8 @@ def names(spec: OpSpec, asked: Collection[str] = ()) -> tuple[str, ...]:
     then say what is missing.
     """
     own = tuple(impl.name for impl in spec.implementations)
-    made = tuple(b for b in BASELINES if spec.eager is not None and b not in own)
+    wanted = (*BASELINES, *(name for name in ASKED if name in asked))
+    made = tuple(b for b in wanted if b not in own and _source(spec, b) is not None)
     found = rivals_of(spec).values()
     return (*own, *made, *(r.name for r in found if (r.version and not r.asked) or r.name in asked))
 
@@ -69,9 +76,14 @@ def make(spec: OpSpec, name: str, device_type: str) -> Callable[..., Any]:
     impl = _source(spec, name)
     if reason or impl is None:
         raise Unsupported(reason)
-    if name == impl.name:
+    if name in (impl.name, ENABLED):
         return impl.fn
     return _script(impl.fn) if name == TORCHSCRIPT else _compile(impl.fn, device_type)
+
+
+def around(name: str) -> AbstractContextManager[object]:
+    """Return what must be open while an implementation is called, and may be opened again."""
+    return Takeover() if name == ENABLED else nullcontext()
 
 
 def unavailable(spec: OpSpec, name: str, device_type: str) -> str | None:
@@ -82,13 +94,18 @@ def unavailable(spec: OpSpec, name: str, device_type: str) -> str | None:
     impl = _source(spec, name)
     if impl is None:
         return f"operator {spec.name!r} has no eager implementation to make it from"
-    return impl.unavailable(device_type)
+    return impl.unavailable(device_type) or (
+        native.status().why_not("cpu") if name == ENABLED else None
+    )
 
 
 def _source(spec: OpSpec, name: str) -> Implementation | None:
-    """Return the implementation of that name, or the eager one that baselines are made from."""
+    """Return the implementation of that name, or the one that a baseline is made from: eager; of
+    `enabled` torch's own function, where the spec has it under another name.
+    """
     own = {impl.name: impl for impl in spec.implementations}
-    return own.get(name, spec.eager)
+    natives = (i for i in spec.implementations if i.role == "native" and name == ENABLED)
+    return own.get(name) or next(natives, spec.eager)
 
 
 def refuse(spec: OpSpec, name: str, inputs: Inputs) -> None:

@@ -51,7 +51,8 @@ def yardstick(problem: Problem, emit: Emit) -> Figures | None:
 
 def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: Emit) -> Trial:
     """Return the trial of an implementation, ended already where it may not be timed."""
-    trial = Trial(problem.group.cell(name), lambda count, sets: [], cost)
+    around = baselines.around(name)
+    trial = Trial(problem.group.cell(name), lambda count, sets: [], cost, around=around)
     phase = _phase(problem, name)
     emit("start", name, phase)
     before = settings.snapshot(problem.device)
@@ -60,7 +61,7 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
         baselines.refuse(problem.spec, name, problem.first.inputs)
         trial.fn, trial.make_calls = fn, lambda count, sets: problem.calls(fn, count, sets)
         versions = problem.versions
-        with trial.compiling if name == COMPILE else nullcontext():
+        with trial.around, trial.compiling if name == COMPILE else nullcontext():
             results = _call(problem, fn)
     except Unsupported as error:
         trial.fail(Status.UNSUPPORTED, str(error))

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -40,13 +41,16 @@ ROUNDS = 5
 Task = dict[str, Any]
 Figures = dict[str, float]
 
+_open = ExitStack()  # as long as the process
+
 
 def main(mode: str, request: str, answer: str) -> None:
     """Answer every task of the request: figures by name, or the error."""
     answers: list[dict[str, Any]] = []
     for index, task in enumerate(json.loads(Path(request).read_text())):
         try:
-            answers.append(MODES[mode](task, index))
+            with baselines.around(task["impl"]):
+                answers.append(MODES[mode](task, index))
         except (Exception, SystemExit) as error:
             answers.append({"error": describe(error)})
     Path(answer).write_text(json.dumps(answers))
@@ -96,7 +100,9 @@ def _why_callgrind(said: str) -> str:
 
 def single(task: str) -> Call:
     """Return a call on the first input set that can run any number of times."""
-    return _calls(json.loads(task), 1)[0]
+    asked = json.loads(task)
+    _open.enter_context(baselines.around(asked["impl"]))
+    return _calls(asked, 1)[0]
 
 
 def memory_traffic(task: Task, index: int) -> Figures:

@@ -140,11 +140,12 @@ def _streaming(cell: Cell, streams: Streams) -> Trial:
 def _weigh(problem: Problem, trial: Trial, room: int, emit: Emit) -> None:
     emit("start", trial.name, "counting")
     try:
-        footprint.weigh(trial, problem.device, room)
-        if trial.fn is not None:
-            # What a call allocates and still holds at its peak are its results and its workspace.
-            given = footprint.given_bytes(problem, trial.fn)
-            trial.buffer_bytes = given + (trial.peak_bytes or 0)
+        with trial.around:
+            footprint.weigh(trial, problem.device, room)
+            if trial.fn is not None:
+                # What a call allocates and still holds at its peak: its results, its workspace.
+                given = footprint.given_bytes(problem, trial.fn)
+                trial.buffer_bytes = given + (trial.peak_bytes or 0)
     except Exception as error:
         trial.fail(Status.ERROR, judge(error, trial.name, "counting", problem.device))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -83,6 +84,7 @@ class _Served:
     def __init__(self, desk: Desk, device: torch.device) -> None:
         self._desk, self._device = desk, device
         self._prepared: list[Call] = []
+        self._open = ExitStack()  # as long as the process, which calls nothing else
         self._call_on: Callable[[int], Call] = lambda i: lambda: None
 
     def load(self) -> None:
@@ -92,6 +94,7 @@ class _Served:
         backward = self._desk.dys[0] is not None
         torch.set_grad_enabled(backward)
         impl = self._desk.impl
+        self._open.enter_context(baselines.around(impl))
         self._call_on = _implementation(self._desk, self._device) if impl else _empty(self._desk)
 
     def prepare(self, calls: int) -> None:

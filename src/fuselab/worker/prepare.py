@@ -60,7 +60,8 @@ def _runs(problem: Problem, name: str) -> bool:
     try:
         fn = baselines.make(problem.spec, name, problem.device.type)
         baselines.refuse(problem.spec, name, first.inputs)
-        accuracy.run(fn, problem.spec, first.inputs, problem.direction, first.dys)
+        with baselines.around(name):
+            accuracy.run(fn, problem.spec, first.inputs, problem.direction, first.dys)
         synchronize(problem.device)
     except (Exception, SystemExit):
         return False

@@ -41,7 +41,10 @@ def question(trial: Trial, problem: Problem, emit: Emit) -> None:
     emit("start", trial.name, "probe")
     before = settings.snapshot(problem.device)
     try:
-        reason = _late(trial, problem) or _recalled(trial, problem) or _same_memory(trial, problem)
+        with trial.around:
+            reason = (
+                _late(trial, problem) or _recalled(trial, problem) or _same_memory(trial, problem)
+            )
     except _Malformed as malformed:
         trial.fail(Status.INCORRECT, f"right at first, wrong in a later call: {malformed}")
         return

@@ -178,7 +178,7 @@ class Rounds:
         """Time the next calls of a block."""
         self._emit("start", trial.name, "timing")
         begin = monotonic()
-        with trial.recompiling if trial.name == COMPILE else nullcontext():
+        with trial.around, trial.recompiling if trial.name == COMPILE else nullcontext():
             try:
                 with timer.preparing():
                     calls = trial.make_calls(count, block.sets)
@@ -195,6 +195,7 @@ class Rounds:
                 # The timer's window is cut: the group must be timed again without the culprit.
                 reason = judge(error, trial.name, "timing", self._arena.device)
                 raise Fatal(trial.name, Status.ERROR, reason) from error
+        trial.note_served()
         self._spent[trial.name] += monotonic() - begin
 
     def _has_time(self, trial: Trial, level: Level) -> bool:

@@ -23,7 +23,7 @@ from fuselab.neighbours import importable
 from fuselab.plan import CEILING
 from fuselab.wild import PREFIX
 from fuselab.worker import wild_inputs
-from fuselab.worker.baselines import BASELINES
+from fuselab.worker.baselines import MADE
 from fuseline import table, testing
 from fuseline.core import spec_fields, tuned
 from fuseline.core.spec import Case, Implementation, OpSpec, Tuning
@@ -34,7 +34,7 @@ from fuseline.testing.place import place, told
 TABLE = ""
 # Before a source: its operators with their tiles in the place of the implementations.
 TILES = "tiles of "
-RESERVED = (CEILING, *BASELINES)
+RESERVED = (CEILING, *MADE)
 _KEYWORD = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")
 
 

@@ -107,7 +107,7 @@ def make_timer(device: torch.device, name: str = "") -> Timer:
 def warm(trial: Trial, device: torch.device, emit: Emit) -> None:
     """Run a few untimed calls and note about how long one takes and how much it holds."""
     emit("start", trial.name, "compile" if trial.name == COMPILE else "warm-up")
-    with trial.compiling if trial.name == COMPILE else nullcontext():
+    with trial.around, trial.compiling if trial.name == COMPILE else nullcontext():
         try:
             before = _allocated(device)
             calls = trial.make_calls(WARM_CALLS, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from fuselab.model import Accuracy, Cell, Measurement, Status
 from fuselab.timers import Call, Reading
 from fuselab.worker.baselines import CompileWatch
+from fuselab.worker.enabled import Takeover
 from fuselab.worker.protocol import Proof
 from fuseline.core.spec import Cost
 
@@ -19,6 +21,7 @@ class Trial:
     """What is known so far; a `status` ends the trial.
 
     fn          the implementation; None for the lab's own copies
+    around      what must be open while it is called
     make_calls  count, sets -> that many calls over so many input sets
     call_us     rough time of one call, for the planning of the rounds
     call_bytes  rough memory that one prepared call holds, with its graph and its result
@@ -28,6 +31,7 @@ class Trial:
     make_calls: Callable[[int, int], list[Call]]
     cost: Cost
     fn: Callable[..., Any] | None = None
+    around: AbstractContextManager[object] = field(default_factory=nullcontext)
     accuracy: Accuracy | None = None
     compiling: CompileWatch = field(default_factory=CompileWatch)
     recompiling: CompileWatch = field(default_factory=CompileWatch)
@@ -50,6 +54,13 @@ class Trial:
 
     def fail(self, status: Status, reason: str) -> None:
         self.status, self.reason = status, reason
+
+    def note_served(self) -> None:
+        """Add to the proof the calls of ATen's operators that were served in the last opening."""
+        if isinstance(self.around, Takeover):
+            known = self.proof.setdefault("served", {})
+            for name, calls in self.around.served.items():
+                known[name] = known.get(name, 0) + calls
 
     def measurement(
         self, timer: str, reading: Reading | None, hot_us: tuple[float, ...], disturbance: str

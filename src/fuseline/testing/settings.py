@@ -10,6 +10,8 @@ import sys
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from fuseline import takeover
+
 Settings = dict[str, str]
 
 
@@ -35,6 +37,7 @@ def snapshot(device: torch.device) -> Settings:
             torch._C._len_torch_function_stack(),
             len(_get_current_dispatch_mode_stack()),
         ),
+        "operators taken over": [(s.op, s.device) for s in takeover.status().served if s.enabled],
         "trace function": sys.gettrace(),
         "profile function": sys.getprofile(),
     } | _process()
