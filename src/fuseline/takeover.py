@@ -29,7 +29,17 @@ TAKEOVERS = {
     "log_softmax": LOG_SOFTMAX,
     "gelu": GELU,
 }
-BY_NAME = {("layer_norm", device) for device in SLOWER_THAN_TORCH}
+# What enable() takes over only if it is named, since some of torch's calls become slower, and why.
+BY_NAME: dict[tuple[str, str], str] = {
+    ("layer_norm", device): "more precise than ATen's, and slower for some shapes"
+    for device in SLOWER_THAN_TORCH
+}
+# Calls of what is taken over that our kernels do not serve: they are handed on.
+HANDED_ON = {
+    "softmax": "scalars and half types to float32",
+    "log_softmax": "scalars and half types to float32",
+    "gelu": 'approximate="none" and x with gaps',
+}
 KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"
 NOTE = "torch.compile takes these operators apart before kernels are looked up: none of its calls"
@@ -58,10 +68,27 @@ class Served:
 
 
 @dataclass(frozen=True)
+class Left:
+    """What ATen's own kernels run after enable(), and why.
+
+    calls  which calls of the operator there: "all", a kind of them, or when
+    """
+
+    op: str
+    device: str
+    calls: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"left to ATen: {self.op} on {self.device}, {self.calls}: {self.why}"
+
+
+@dataclass(frozen=True)
 class Status:
     """What fuseline.status() returns; str() of it is a table."""
 
     served: tuple[Served, ...]
+    left: tuple[Left, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -69,7 +96,7 @@ class Status:
             + ", ".join(f"{count} calls of aten::{name}" for name, count in s.calls.items())
             for s in self.served
         ]
-        return "\n".join([*lines, f"({NOTE} is served)"])
+        return "\n".join([*lines, *map(str, self.left), f"({NOTE} is served)"])
 
 
 def enable(ops: Iterable[str] | None = None) -> None:
@@ -78,13 +105,14 @@ def enable(ops: Iterable[str] | None = None) -> None:
     ops  names of operators; None: all that fuseline can take over and that is no slower for it.
          Forward and backward of
            "rms_norm"     F.rms_norm, torch.nn.RMSNorm;
-           "layer_norm"   F.layer_norm, torch.nn.LayerNorm; on a GPU forward only, on a CPU if
-                          named: more precise than ATen's, and slower;
+           "layer_norm"   F.layer_norm, torch.nn.LayerNorm; on a CPU if named: more precise than
+                          ATen's, and slower;
            "softmax"      F.softmax, attention that computes it;
            "log_softmax"  F.log_softmax, F.cross_entropy;
            "gelu"         F.gelu(approximate="tanh"), on a CPU, where x has no gaps.
 
-    Calls that these kernels do not serve give ATen's own result and are not counted in status().
+    Calls that these kernels do not serve give ATen's own result and are not counted in status(),
+    which says what is left to ATen and why.
     Autograd stays ATen's, so do CUDA graphs, autocast and double backward. What is enabled already
     stays so. Not to be called while other threads run these operators. Compiled code is not
     changed: torch.compile takes the operators apart before kernels are looked up.
@@ -134,7 +162,7 @@ def enabled(ops: Iterable[str] | None = None) -> Iterator[None]:
 
 
 def status() -> Status:
-    """Return what is taken over now, and how many calls it has served."""
+    """Return what is taken over now, how many calls it has served, and what is left to ATen."""
     return Status(
         tuple(
             Served(
@@ -145,8 +173,21 @@ def status() -> Status:
             )
             for op, operators in TAKEOVERS.items()
             for device in _devices(op)
-        )
+        ),
+        tuple(left for op in TAKEOVERS for device in _built() for left in _left(op, device)),
     )
+
+
+def _left(op: str, device: str) -> Iterator[Left]:
+    """Yield what enable() leaves to ATen of an operator on a kind of device."""
+    if device not in _devices(op):
+        why = native.status().why_not(device)
+        yield Left(op, device, "all calls", why or "fuseline has no kernel in its place")
+        return
+    if why := BY_NAME.get((op, device)):
+        yield Left(op, device, "unless it is named", why)
+    if calls := HANDED_ON.get(op):
+        yield Left(op, device, calls, "no kernel of ours; to hand a call on takes 1 to 3 us")
 
 
 def _served(op: str, device: str, name: str) -> int:
@@ -167,9 +208,13 @@ def _names(ops: Iterable[str] | None) -> list[str]:
 
 def _devices(op: str) -> tuple[str, ...]:
     """Return the kinds of device that torch has kernels for and the binary ones that serve `op`."""
-    built = {"cpu": True, "cuda": torch.backends.cuda.is_built()}
     (name, *_) = TAKEOVERS[op]
-    return tuple(d for d in KEYS if built[d] and _served(op, d, name) >= 0)
+    return tuple(device for device in _built() if _served(op, device, name) >= 0)
+
+
+def _built() -> tuple[str, ...]:
+    """Return the kinds of device that torch has kernels for."""
+    return tuple(d for d in KEYS if d == "cpu" or torch.backends.cuda.is_built())
 
 
 def _check(op: str) -> None:
@@ -191,7 +236,7 @@ def _enabled_by(ops: Iterable[str] | None) -> set[Pair]:
     for op in wanted:
         _check(op)
     pairs = {(op, device) for op in wanted for device in _devices(op)}
-    return pairs if ops is not None else pairs - BY_NAME
+    return pairs if ops is not None else pairs - BY_NAME.keys()
 
 
 def _innermost() -> Decisions:

@@ -128,10 +128,28 @@ def test_what_is_slower_for_it_is_taken_over_by_name_alone() -> None:
 
     known = {(s.op, s.device) for s in fuseline.status().served}
     with fuseline.enabled():
-        assert on() == known - {("layer_norm", "cpu")}
-        with fuseline.enabled("layer_norm"):
+        assert on() == known - takeover.BY_NAME.keys()
+        with fuseline.enabled(op for op, _ in takeover.BY_NAME):
             assert on() == known
     assert on() == set()
+
+
+def test_status_says_what_is_left_to_aten_and_why() -> None:
+    status = fuseline.status()
+    known = {(s.op, s.device) for s in status.served}
+    unless_named = {(s.op, s.device) for s in status.left if "unless it is named" in s.calls}
+    assert unless_named == known & takeover.BY_NAME.keys()
+    # An operator on a kind of device that torch has kernels for is served, or left with a reason.
+    devices = {"cpu", "cuda"} if torch.backends.cuda.is_built() else {"cpu"}
+    everywhere = {(op, device) for op in takeover.TAKEOVERS for device in devices}
+    wholly = {(s.op, s.device) for s in status.left if s.calls == "all calls"}
+    assert (known | wholly, known & wholly) == (everywhere, set())
+    lines = str(status).splitlines()
+    for left in status.left:
+        assert left.why
+        assert str(left) in lines
+    with fuseline.enabled():
+        assert not unless_named & {(s.op, s.device) for s in fuseline.status().served if s.enabled}
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -220,6 +238,8 @@ def test_another_torch_or_no_binary_is_refused_before_anything_changes(monkeypat
         with pytest.raises(RuntimeError, match=r"missing.*rebuild it"):
             fuseline.enable()
         assert fuseline.status().served == ()
+        assert {left.op for left in fuseline.status().left} == set(takeover.TAKEOVERS)
+        assert "rebuild it" in str(fuseline.status())
     assert not any(s.enabled for s in fuseline.status().served)
 
 
