@@ -115,6 +115,23 @@ __attribute__((always_inline)) inline Vector<C> vexp(const Vector<C>& v) {
   return scale_by_power_of_2<C>(1 + (r + r * r * rest), shifted);
 }
 
+// e^x of |x| <= 1/2, within 1 ULP (fp32) and 1.5 (fp64): half the work of vexp, since there is
+// nothing to reduce. Least squares of relative errors, at Chebyshev points.
+template <class C>
+__attribute__((always_inline)) inline Vector<C> vexp_of_small(const Vector<C>& r) {
+  Vector<C> rest;
+  if constexpr (sizeof(C) == 8) {
+    rest = polynomial<C>(r, 0.500000000000000596, 0.166666666666673188, 0.0416666666666334619,
+                         0.00833333333302882618, 0.00138888888948665907, 0.000198412703364436543,
+                         2.48015826751605058e-5, 2.7556954515691142e-6, 2.75588766825609119e-7,
+                         2.51767644062131947e-8, 2.07188871916210036e-9);
+  } else {
+    rest = polynomial<C>(r, 0.50000006f, 0.166666612f, 0.0416649804f, 0.00833377894f,
+                         0.00140070112f, 0.000198030713f);
+  }
+  return 1 + (r + r * r * rest);
+}
+
 // log(x) of fp64 x >= 1, within 1 ULP; a NaN stays. The polynomial is fdlibm's (Sun Microsystems,
 // https://www.netlib.org/fdlibm).
 inline Vector<double> vlog(const Vector<double>& v) {
