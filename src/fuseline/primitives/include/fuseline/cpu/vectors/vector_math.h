@@ -30,6 +30,12 @@ inline Vector<C> polynomial(const Vector<C>& x, C constant, More... next) {
   return constant + x * polynomial<C>(x, static_cast<C>(next)...);
 }
 
+// Six terms of it by the square of x: of as many operations, fewer wait for each other.
+template <class C>
+inline Vector<C> sextic(const Vector<C>& x, const Vector<C>& square, C a, C b, C c, C d, C e, C f) {
+  return (a + x * b) + square * ((c + x * d) + square * (e + x * f));
+}
+
 // The larger and the smaller of two; `b` where one of them is a NaN. GCC 12 finds the instruction
 // for narrower vectors only.
 template <class C>
@@ -108,9 +114,9 @@ __attribute__((always_inline)) inline Vector<C> vexp(const Vector<C>& v) {
   } else {
     r = x - n * 0.693145751953125f;
     r = r - n * 1.428606765330187045e-06f;
-    rest = polynomial<C>(r, 0.5f, 0.166666671633720397949219f, 0.0416664853692054748535156f,
-                         0.00833336077630519866943359f, 0.00139304355252534151077271f,
-                         0.000198527617612853646278381f);
+    rest = sextic<C>(r, r * r, 0.5f, 0.166666671633720397949219f, 0.0416664853692054748535156f,
+                     0.00833336077630519866943359f, 0.00139304355252534151077271f,
+                     0.000198527617612853646278381f);
   }
   return scale_by_power_of_2<C>(1 + (r + r * r * rest), shifted);
 }
@@ -126,8 +132,8 @@ __attribute__((always_inline)) inline Vector<C> vexp_of_small(const Vector<C>& r
                          2.48015826751605058e-5, 2.7556954515691142e-6, 2.75588766825609119e-7,
                          2.51767644062131947e-8, 2.07188871916210036e-9);
   } else {
-    rest = polynomial<C>(r, 0.50000006f, 0.166666612f, 0.0416649804f, 0.00833377894f,
-                         0.00140070112f, 0.000198030713f);
+    rest = sextic<C>(r, r * r, 0.50000006f, 0.166666612f, 0.0416649804f, 0.00833377894f,
+                     0.00140070112f, 0.000198030713f);
   }
   return 1 + (r + r * r * rest);
 }
