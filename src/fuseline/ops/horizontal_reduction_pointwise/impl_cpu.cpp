@@ -16,7 +16,8 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x) {
   Tensor cos = allocate_as(x);
   const MemoryOrder order(cos);
   Tensor sum = order.allocate_one_a_row(x, x.scalar_type());
-  const Columns in = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  Columns in = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  softmax::side_by_side(in);
   const ForwardArgs args{
       in.data(), sum.mutable_data_ptr(), cos.mutable_data_ptr(), in.n, in.inner, in.stride,
       in.step};
@@ -32,7 +33,8 @@ Tensor backward(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
   const MemoryOrder order(dx);
   const int64_t dim = order.place_of(x.dim() - 1);
   const Tensor of_sum = order.of_rows(dsum);
-  const Columns dys = columns_of(order.of(dcos), dim), xs = columns_of(order.of(x), dim);
+  Columns dys = columns_of(order.of(dcos), dim), xs = columns_of(order.of(x), dim);
+  softmax::side_by_side(dys, xs);
   const BackwardArgs args{of_sum.const_data_ptr(),
                           dys.data(),
                           xs.data(),

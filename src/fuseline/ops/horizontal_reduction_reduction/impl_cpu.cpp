@@ -21,7 +21,8 @@ auto forward(const Tensor& x) {
   Tensor amax = order.allocate_one_a_row(x, x.scalar_type());
   std::optional<Tensor> count;
   if (COUNTS) count = order.allocate_one_a_row(x, ScalarType::Double);
-  const Columns in = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  Columns in = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  softmax::side_by_side(in);
   const ForwardArgs args{in.data(),
                          sum.mutable_data_ptr(),
                          amax.mutable_data_ptr(),
@@ -48,7 +49,8 @@ Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const 
   const MemoryOrder order(dx);
   const Tensor of_rows[] = {order.of_rows(dsum), order.of_rows(damax), order.of_rows(amax),
                             order.of_rows(count)};
-  const Columns xs = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  Columns xs = columns_of(order.of(x), order.place_of(x.dim() - 1));
+  softmax::side_by_side(xs);
   const BackwardArgs args{of_rows[0].const_data_ptr(),
                           of_rows[1].const_data_ptr(),
                           xs.data(),

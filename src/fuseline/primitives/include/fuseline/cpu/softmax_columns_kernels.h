@@ -54,7 +54,7 @@ class Strip {
     const X* const from = x + row * step;
     if (k == 0) {
       const bool below = row + 8 < n_;
-      const X* const ahead = from + (below ? 8 * step : (8 - n_) * step + kWidth);
+      const X* const ahead = from + (below ? 8 * step : kWidth - (n_ > 8 ? (n_ - 8) * step : 0));
       for (int64_t i = 0; i < kWidth; i += 64 / sizeof(X)) __builtin_prefetch(ahead + i);
     }
     return whole(row, step) ? load<C>(from + k * kLanes<C>, Whole{})

@@ -18,11 +18,22 @@ void each(const Columns& view, int64_t cost, const F& kernel) {
   parallel(view.outer * blocks, cost * view.n * (view.inner / blocks), kernel);
 }
 
+// Rows of one element that follow each other are one row of columns, which come a vector at a time:
+// each on its own took up to eight times as long as torch's.
+template <class... More>
+void side_by_side(Columns& view, More&... more) {
+  if (view.n != 1 || view.inner != 1 || view.stride != 1 || ((more.stride != 1) || ...)) return;
+  const auto turn = [](Columns& v) { v = {v.tensor, 1, 1, v.outer, v.outer, v.outer}; };
+  turn(view);
+  (turn(more), ...);
+}
+
 // Makes y and fills `stats`, if the pointer is not null.
 inline Tensor forward(const Kernels& kernels, const Tensor& x, int64_t dim,
                       const Tensor* stats = nullptr) {
   Tensor y = allocate_like(x);
-  const Columns in = columns_of(x, dim);
+  Columns in = columns_of(x, dim);
+  side_by_side(in);
   if (in.inner == 0 || (in.n == 0 && !stats)) return y;  // any number of empty rows
   const ForwardArgs args{in.data(),
                          y.mutable_data_ptr(),
@@ -41,7 +52,8 @@ inline Tensor forward(const Kernels& kernels, const Tensor& x, int64_t dim,
 inline Tensor gradient(const Kernels& kernels, int64_t cost, const Tensor& dy, const Tensor& saved,
                        int64_t dim, const Tensor* stats = nullptr) {
   Tensor dx = allocate_like(saved);
-  const Columns dys = columns_of(dy, dim), in = columns_of(saved, dim);
+  Columns dys = columns_of(dy, dim), in = columns_of(saved, dim);
+  side_by_side(dys, in);
   if (in.inner == 0) return dx;
   const GradientArgs args{dys.data(),
                           in.data(),
