@@ -61,11 +61,14 @@ void forward(const ForwardArgs& a, int64_t first, int64_t last) {
     X* const y = static_cast<X*>(a.y) + row * a.n;
     const int64_t count = visible(a.causal, row, a.n), padded = softmax::padded<C>(count);
     const MaskRow<C, M> mask(a, row, count, scratch.row(1));
-    each_vector<C>(count, [&](int64_t i, auto part) {
-      store<C>(z + i, fused<C>(load<C>(x + i, part), scale, mask.load(i, part)), part);
-    });
     // Whole vectors, since the next pass overwrites what it reads; the added ones give 0.
-    for (int64_t i = count; i < padded; ++i) z[i] = softmax::kLeast<C>;
+    const auto read = [&](int64_t i, auto part) {
+      const auto v = fused<C>(load<C>(x + i, part), scale, mask.load(i, part));
+      store<C>(z + i, softmax::or_least<C>(v, part), Whole{});
+    };
+    int64_t i = 0;
+    for (; i + kLanes<C> <= count; i += kLanes<C>) read(i, Whole{});
+    if (i < count) read(i, Short{static_cast<int>(count - i)});
     const C m = softmax::max_row<C>(z, padded);
     const X* const next = softmax::next_row(x, a.x_stride, a.n);
     const double sum = sum_row<C>(padded, [=](int64_t i, auto part) {

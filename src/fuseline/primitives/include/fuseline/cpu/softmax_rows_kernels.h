@@ -43,15 +43,18 @@ class Scratch {
   C* data_;
 };
 
-// A load whose lanes after the end of the row change neither a maximum nor a sum of exponentials.
-template <class C, class X>
-inline Vector<C> load_or_least(const X* p, Whole part) {
-  return load<C>(p, part);
+// v with lanes after the end of the row that change neither a maximum nor a sum of exponentials.
+template <class C>
+inline Vector<C> or_least(const Vector<C>& v, Whole) {
+  return v;
 }
-template <class C, class X>
-inline Vector<C> load_or_least(const X* p, Short part) {
-  const Vector<C> v = load<C>(p, part);
+template <class C>
+inline Vector<C> or_least(const Vector<C>& v, Short part) {
   return lane_numbers<C>() < part.columns ? v : Vector<C>{} + kLeast<C>;
+}
+template <class C, class X, class Part>
+inline Vector<C> load_or_least(const X* p, Part part) {
+  return or_least<C>(load<C>(p, part), part);
 }
 
 template <class C, int N>
