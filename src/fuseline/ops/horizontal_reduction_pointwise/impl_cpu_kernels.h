@@ -12,16 +12,29 @@ namespace {
 template <class X>
 void rows(const ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
+  // Cosines of short rows are taken of neighbours in memory, whatever their rows.
+  const bool flat = a.n < kLanes<C> && a.x_stride == a.n;
+  if (flat) {
+    const X* const x = static_cast<const X*>(a.x) + first * a.n;
+    X* const cos = static_cast<X*>(a.cos) + first * a.n;
+    each_vector<C>((last - first) * a.n, [=](int64_t i, auto part) {
+      store<C>(cos + i, vcos<C>(load<C>(x + i, part)), part);
+    });
+  }
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
     X* const cos = static_cast<X*>(a.cos) + row * a.n;
     RowSum<C> sum;
-    each_vector<C>(a.n, [&](int64_t i, auto part) {
-      prefetch_ahead(x + i);
-      const Vector<C> v = load<C>(x + i, part);
-      sum.add(fresh<C>(v, part));
-      store<C>(cos + i, vcos<C>(v), part);
-    });
+    if (flat) {
+      sum.add(load<C>(x, Short{static_cast<int>(a.n)}));
+    } else {
+      each_vector<C>(a.n, [&](int64_t i, auto part) {
+        prefetch_ahead(x + i);
+        const Vector<C> v = load<C>(x + i, part);
+        sum.add(fresh<C>(v, part));
+        store<C>(cos + i, vcos<C>(v), part);
+      });
+    }
     store_scalar(static_cast<X*>(a.sum) + row, sum.total());
   }
 }
@@ -72,7 +85,9 @@ void columns(const ForwardArgs& a, int64_t first, int64_t last) {
     double totals[s.kWidth];
     for (int k = 0; k < s.kVectors; ++k) sums[k].totals(totals + k * kLanes<C>);
     X* const sum = static_cast<X*>(a.sum) + slice * a.inner + column;
-    for (int64_t i = 0; i < s.columns(); ++i) store_scalar(sum + i, totals[i]);
+    each_vector<double>(s.columns(), [=, &totals](int64_t i, auto part) {
+      store<double>(sum + i, load<double>(totals + i, part), part);
+    });
   };
   softmax::each_strip<C, 0>(a.n, a.inner, first, last, strip);
 }

@@ -19,13 +19,6 @@ inline Vector<C> filled(const Vector<C>& v, Short part) {
   return lane_numbers<C>() < part.columns ? v : Vector<C>{} + v[0];
 }
 
-template <class C>
-inline C largest_lane(const Vector<C>& v) {
-  C largest = v[0];
-  for (int i = 1; i < kLanes<C>; ++i) largest = v[i] > largest ? v[i] : largest;
-  return largest;
-}
-
 template <class C, class X>
 bool has_nan(const X* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
@@ -47,10 +40,10 @@ void rows(const ForwardArgs& a, int64_t first, int64_t last) {
       const Vector<C> v = load<C>(x + i, part);
       sum.add(fresh<C>(v, part));
       const Vector<C> present = filled<C>(v, part);
-      most = present > most ? present : most;
+      most = larger<C>(present, most);
     });
     const double total = sum.total();
-    C largest = largest_lane<C>(most);
+    C largest = softmax::largest_lane<C, kLanes<C>>(most);
     // A NaN, which these comparisons pass by, shows in the sum.
     if (total != total && has_nan<C>(x, a.n)) largest = static_cast<C>(total);
     store_scalar(static_cast<X*>(a.sum) + row, total);
@@ -78,11 +71,14 @@ void columns(const ForwardArgs& a, int64_t first, int64_t last) {
         double totals[s.kWidth], alike[s.kWidth];
         for (int k = 0; k < s.kVectors; ++k) sums[k].totals(totals + k * kLanes<C>);
         const int64_t to = slice * a.inner + column;
-        for (int64_t i = 0; i < s.columns(); ++i) {
-          store_scalar(static_cast<X*>(a.sum) + to + i, totals[i]);
-          const C largest = most.of[i / kLanes<C>][i % kLanes<C>];
-          store_scalar(static_cast<X*>(a.amax) + to + i, static_cast<double>(largest));
-        }
+        each_vector<double>(s.columns(), [&](int64_t i, auto part) {
+          store<double>(static_cast<X*>(a.sum) + to + i, load<double>(totals + i, part), part);
+        });
+        C largest[s.kWidth];
+        std::memcpy(largest, &most, sizeof(largest));
+        each_vector<C>(s.columns(), [&](int64_t i, auto part) {
+          store<C>(static_cast<X*>(a.amax) + to + i, load<C>(largest + i, part), part);
+        });
         if (!a.count) return;
         s.read(0, x, a.x_step, [&](int k, const Vector<C>& v) {
           counts[k].add(v == most.of[k] ? Vector<C>{} + 1 : Vector<C>{});
