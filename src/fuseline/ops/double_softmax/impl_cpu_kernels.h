@@ -22,14 +22,21 @@ struct Stats {
 template <class C>
 constexpr C kRootE = C(1.6487212707001281468486507878141636);
 
+// The sum of term(i, part) over a row that the terms overwrite: no vector twice.
+template <class C, class Term>
+__attribute__((always_inline)) inline double sum_in_place(int64_t n, const Term& term) {
+  const Short rest{static_cast<int>(n % kLanes<C>)};
+  const double sum = sum_row<C>(n - rest.columns, term);
+  if (rest.columns == 0) return sum;
+  return sum + sum_lanes<C>(fresh<C>(term(n - rest.columns, rest), rest));
+}
+
 // Reads x (twice). Writes y and the statistics where their pointers are not null.
 template <class X>
 void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   const softmax::Scratch<C> scratch(1, a.n);
   C* const e = scratch.row(0);
-  const Short rest{static_cast<int>(a.n % kLanes<C>)};
-  const int64_t whole = a.n - rest.columns;
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
     X* const y = static_cast<X*>(a.y) + row * a.n;
@@ -37,14 +44,12 @@ void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
     const X* const next = softmax::next_row(x, a.x_stride, a.n);
     const C once = static_cast<C>(1 / softmax::exp_row<C>(x, m, e, a.n, next, y));
     const C middle = once - C(0.5);
-    const auto exp_again = [=](int64_t i, auto part) __attribute__((always_inline)) {
-      const auto v = vexp_of_small<C>(load<C>(e + i, part) * once - middle);
-      store<C>(e + i, v, part);
-      return v;
-    };
-    // No vector twice, since it overwrites what it reads.
-    double sum = sum_row<C>(whole, exp_again);
-    if (rest.columns > 0) sum += sum_lanes<C>(fresh<C>(exp_again(whole, rest), rest));
+    const double sum =
+        sum_in_place<C>(a.n, [=](int64_t i, auto part) __attribute__((always_inline)) {
+          const auto v = vexp_of_small<C>(load<C>(e + i, part) * once - middle);
+          store<C>(e + i, v, part);
+          return v;
+        });
     softmax::scale_row<C>(e, y, a.n, static_cast<C>(1 / sum));
     if (a.stats) {
       static_cast<Stats<C>*>(a.stats)[row] = {m, once, static_cast<C>(kRootE<double> / sum)};
@@ -56,8 +61,8 @@ void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
 template <class X>
 void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
-  const softmax::Scratch<C> scratch(3, a.n);
-  C *const p = scratch.row(0), *const y = scratch.row(1), *const dp = scratch.row(2);
+  const softmax::Scratch<C> scratch(2, a.n);
+  C *const p = scratch.row(0), *const y = scratch.row(1), *const dp = y;
   for (int64_t row = first; row < last; ++row) {
     const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
     const X* const x = static_cast<const X*>(a.saved) + row * a.saved_stride;
@@ -78,8 +83,8 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
       return load<C>(dy + i, part) * ys;
     };
     const C outer = static_cast<C>(sum_row<C>(a.n, exp_twice));
-    // Stored, since an FMA of dp - inner would leave dp's rounding where p is 1 and dx is 0.
-    const C inner = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
+    // Stored (y is done with), since an FMA of dp - inner would leave dp's rounding where p is 1 and dx is 0.
+    const C inner = static_cast<C>(sum_in_place<C>(a.n, [=](int64_t i, auto part) {
       const auto dps = load<C>(y + i, part) * (load<C>(dy + i, part) - outer);
       store<C>(dp + i, dps, part);
       return dps * load<C>(p + i, part);
