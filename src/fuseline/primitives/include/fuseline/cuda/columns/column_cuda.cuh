@@ -1,7 +1,7 @@
 // Kernels of the operators of row_cuda.cuh whose rows are columns: of [outer, n, inner], where a
-// row's n elements lie apart and its neighbours' side by side. A thread takes VEC columns, in
-// accesses of as many neighbours as addresses allow (ACCESS), and a block's other threads go down
-// them. The order of a column's sums does not know ACCESS, nor how wide a block is.
+// row's n elements lie apart and its neighbours' side by side. Lanes take neighbouring columns, as
+// many each as an access can have (VEC), and a block's other threads go down them. The order of a
+// column's sums does not know VEC, nor how wide a block is.
 #pragma once
 
 #include "fuseline/cuda/columns/column_places.cuh"
@@ -21,10 +21,9 @@ template <typename Op>
 using ColumnArgsOf = ColumnArgs<typename Op::T, Op::INPUTS, Op::OUTPUTS>;
 
 // What a block is: 2^width threads side by side and `depth` down, of which 2^together that follow
-// each other put their parts together first. The order of sums depends on the last two. Accesses of
-// 2^span threads lie side by side, and a thread's next ones beside these.
+// each other put their parts together first. The order of sums depends on the last two.
 struct ColumnBlock {
-  int width, depth, together, span;
+  int width, depth, together;
 };
 
 // v, of which the compiler is not to know what it knew: it would multiply for each address instead
@@ -41,17 +40,14 @@ __device__ __forceinline__ V forgotten(V v) {
   return v;
 }
 
-// Where a thread is. Its columns are of one slice of [outer, n, inner], which may have fewer.
-template <typename Op, int VEC, int ACCESS>
+// Where a thread is.
+template <typename Op, int VEC>
 struct ColumnThread {
-  static constexpr int PACKS = VEC / ACCESS;  // that a thread has of a row
-  static constexpr int LOG_VEC = VEC / 2;
-  static_assert(VEC == 2 || VEC == 4);
   using T = typename Op::T;
   ColumnBlock block;
-  int width, lane, down, span, apart;
+  int width, lane, down;
+  bool active;
   int64_t column;  // the first
-  int left;        // columns of the slice from that on, as far as they matter
   const T* in[Op::INPUTS];
   OutputPointers<T, Op::OUTPUTS> out;
 
@@ -60,20 +56,10 @@ struct ColumnThread {
         width(1 << block.width),
         lane(threadIdx.x & (width - 1)),
         down(threadIdx.x >> block.width),
-        span(ACCESS == VEC ? 0 : block.span),
-        apart(ACCESS << span) {
-    const int64_t index = (static_cast<int64_t>(blockIdx.x) << block.width) + lane;
-    const int64_t unit = index >> span, units = (a.inner + (VEC << span) - 1) >> (LOG_VEC + span);
-    int64_t slice = unit / units;
-    int64_t inside =
-        ((unit - slice * units) << (LOG_VEC + span)) + (index & ((1 << span) - 1)) * ACCESS;
-    column = slice * a.inner + inside;
-    left = 0;
-    if (column < a.rows && inside < a.inner) {
-      left = static_cast<int>(min(a.inner - inside, int64_t{VEC << span}));
-    } else {
-      slice = inside = 0;
-    }
+        column(((static_cast<int64_t>(blockIdx.x) << block.width) + lane) * VEC) {
+    active = column < a.rows;
+    const int64_t slice = active ? column / a.inner : 0;
+    const int64_t inside = active ? column - slice * a.inner : 0;
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) {
       in[k] = retained(a.in[k] + slice * a.stride[k] + inside + down * a.step[k]);
@@ -81,12 +67,9 @@ struct ColumnThread {
     if constexpr (Op::OUTPUTS > 0) out = a.out.at((slice * a.n + down) * a.inner + inside);
   }
 
-  // Whether there is pack p of a row, and how far it, or element v, is from the first.
-  __device__ __forceinline__ bool has(int p) const { return p * apart < left; }
-  __device__ __forceinline__ int place(int v) const { return v / ACCESS * apart + v % ACCESS; }
   // Of `rows` rows from this thread's on, those that it has something of.
   __device__ __forceinline__ int64_t count(int64_t rows) const {
-    return left > 0 && down < block.depth ? rows - down : 0;
+    return active && down < block.depth ? rows - down : 0;
   }
 
   // ITEMS elements of each column, `depth` apart from row `first` of this thread's on. All loads
@@ -95,20 +78,16 @@ struct ColumnThread {
   template <int ITEMS, typename There>
   __device__ __forceinline__ void load(const ColumnArgsOf<Op>& a, int64_t first,
                                        Packs<Op, 1> (&held)[VEC][ITEMS], const There& there) const {
-    using Word = typename WordOf<Pack<T, ACCESS>>::type;
-    const auto nothing = filled<ACCESS>(round_to<T>(Op::nothing()));
-    Word words[Op::INPUTS][ITEMS][PACKS];
+    using Word = typename WordOf<Pack<T, VEC>>::type;
+    const auto nothing = filled<VEC>(round_to<T>(Op::nothing()));
+    Word words[Op::INPUTS][ITEMS];
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) {
       int64_t row = first * a.step[k];
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
-#pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-          words[k][i][p] = reinterpret_cast<const Word&>(nothing);
-          const T* const from = in[k] + row + p * apart;
-          if (there(i) & has(p)) words[k][i][p] = *reinterpret_cast<const Word*>(from);
-        }
+        words[k][i] = reinterpret_cast<const Word&>(nothing);
+        if (there(i)) words[k][i] = *reinterpret_cast<const Word*>(in[k] + row);
         row = forgotten(row + block.depth * a.step[k]);
       }
     }
@@ -116,13 +95,10 @@ struct ColumnThread {
     for (int k = 0; k < Op::INPUTS; ++k) {
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
+        const auto values =
+            unpack<typename Op::S>(reinterpret_cast<const Pack<T, VEC>&>(words[k][i]));
 #pragma unroll
-        for (int p = 0; p < PACKS; ++p) {
-          const auto values =
-              unpack<typename Op::S>(reinterpret_cast<const Pack<T, ACCESS>&>(words[k][i][p]));
-#pragma unroll
-          for (int v = 0; v < ACCESS; ++v) held[p * ACCESS + v][i].v[k].v[0] = values.v[v];
-        }
+        for (int v = 0; v < VEC; ++v) held[v][i].v[k].v[0] = values.v[v];
       }
     }
   }
@@ -137,17 +113,14 @@ struct ColumnThread {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (i * block.depth >= count) break;
+      Outputs<typename Op::S, VEC, Op::OUTPUTS> y;
 #pragma unroll
-      for (int p = 0; p < PACKS; ++p) {
-        Outputs<typename Op::S, ACCESS, Op::OUTPUTS> y;
+      for (int v = 0; v < VEC; ++v) {
+        const auto one = op.out(rows[v], held[v][i], NoOperands{});
 #pragma unroll
-        for (int v = 0; v < ACCESS; ++v) {
-          const auto one = op.out(rows[p * ACCESS + v], held[p * ACCESS + v][i], NoOperands{});
-#pragma unroll
-          for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
-        }
-        if (has(p)) store_outputs<ACCESS>(out, row + p * apart, y);
+        for (int k = 0; k < Op::OUTPUTS; ++k) y.of[k].v[v] = output(one, k).v[0];
       }
+      store_outputs<VEC>(out, row, y);
       row = forgotten(row + block.depth * a.inner);
     }
   }
@@ -155,17 +128,13 @@ struct ColumnThread {
   __device__ __forceinline__ void begin(const Op& op, const ColumnArgsOf<Op>& a,
                                         typename Op::Row (&rows)[VEC]) const {
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      rows[v] = op.begin(a, has(v / ACCESS) ? a.places(column + place(v)) : 0);
-    }
+    for (int v = 0; v < VEC; ++v) rows[v] = op.begin(a, active ? a.places(column + v) : 0);
   }
   __device__ __forceinline__ void finish(const Op& op, const ColumnArgsOf<Op>& a,
                                          const typename Op::Row (&rows)[VEC]) const {
-    if (down != 0) return;
+    if (!active || down != 0) return;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      if (has(v / ACCESS)) op.finish(rows[v], a.places(column + place(v)));
-    }
+    for (int v = 0; v < VEC; ++v) op.finish(rows[v], a.places(column + v));
   }
 };
 
@@ -225,12 +194,12 @@ __device__ __forceinline__ void column_rounds(const Op& op, const ColumnThread& 
 }
 
 // Reads each column once. Needs n <= depth * ITEMS; where a thread has a column ALONE, depth 1.
-template <typename Op, int VEC, int ACCESS, int ITEMS, int THREADS, bool ALONE>
+template <typename Op, int VEC, int ITEMS, int THREADS, bool ALONE>
 __global__ void __launch_bounds__(THREADS)
     column_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                   ColumnBlock block) {
   if constexpr (ALONE) block.depth = 1, block.together = 0;
-  const ColumnThread<Op, VEC, ACCESS> at(a, block);
+  const ColumnThread<Op, VEC> at(a, block);
   const int count = static_cast<int>(at.count(a.n));
   const auto there = [&](int i, int = 0) { return i * at.block.depth < count; };
   typename Op::Row rows[VEC];

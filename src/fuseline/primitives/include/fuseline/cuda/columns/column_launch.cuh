@@ -11,10 +11,10 @@ namespace {
 
 // Threads that most blocks have; bytes side by side that long columns are read in, if a block has
 // threads enough, and the least; threads down a slice; the longest columns that are held although
-// slices are read but once, with a launch more; elements of a column that one thread takes with the
-// registers for no more.
+// slices are read but once, with a launch more; elements for a multiprocessor, of fewer of which a
+// thread has one column.
 constexpr int kColumnBlock = 256, kLine = 64, kSector = 32, kSliceDepth = 32, kApart = 512;
-constexpr int kAlone = 4;
+constexpr int kFewElements = 2048;
 
 int log2_at_most(int64_t v) { return log2_at_least(v + 1) - 1; }
 
@@ -23,42 +23,44 @@ int log2_at_most(int64_t v) { return log2_at_least(v + 1) - 1; }
 template <typename Op>
 struct ColumnSizes {
   using T = typename Op::T;
-  static constexpr int INPUTS = Op::INPUTS, VEC = std::min(4, kVec<T>);
+  static constexpr int INPUTS = Op::INPUTS, MOST_VEC = std::min(4, kVec<T>);
   static constexpr bool MUCH = INPUTS > 1;
   static constexpr int THREADS = MUCH ? 512 : kMaxBlock;  // at most
   static constexpr int HELD = (Op::ROUNDS > 1 ? 96 : 128) * (MUCH ? 2 : 1) /
                               static_cast<int>(INPUTS * sizeof(typename Op::S));
-  static constexpr int ITEMS = HELD / VEC, SLICE_ITEMS = 4;
-  // Threads side by side for so many bytes.
-  static constexpr int width_of(int bytes) { return bytes / (VEC * static_cast<int>(sizeof(T))); }
-  static constexpr int MOST = THREADS / width_of(kSector) * ITEMS;
+  static constexpr int ITEMS = HELD / MOST_VEC, SLICE_ITEMS = 4;
+  // Of short columns, whose time is that of one thread: fp64's exponentials are long.
+  static constexpr int FEW = sizeof(T) == 8 ? 2 : 4, SHORT = sizeof(T) == 8 ? 64 : 4;
+  // Threads side by side for so many bytes; two that put their parts together are in one warp.
+  static constexpr int width_of(int bytes, int vec) {
+    return std::min(kWarp / 2, bytes / (vec * static_cast<int>(sizeof(T))));
+  }
+  static constexpr int MOST = THREADS / width_of(kSector, MOST_VEC) * ITEMS;
 
   // Blocks for columns of which `depth` threads, or some more, hold all. Those of few threads down
   // put their parts together at once, those of many after `together` of a warp.
-  static ColumnBlock block(int64_t depth) {
-    if (depth <= 16) {
-      return {log2_at_most(kColumnBlock / depth), static_cast<int>(depth), 0, 0};
-    }
+  static ColumnBlock block(int64_t depth, int vec) {
+    if (depth <= 16) return {log2_at_most(kColumnBlock / depth), static_cast<int>(depth), 0};
     const int together = std::max(1, log2_at_least(depth) - 5);
     depth = ceil_div(depth, 1 << together) << together;
     const int width =
-        std::max<int>(kColumnBlock / depth, std::min<int>(width_of(kLine), THREADS / depth));
-    return {log2_at_most(width), static_cast<int>(depth), together, 0};
+        std::max<int>(kColumnBlock / depth, std::min<int>(width_of(kLine, vec), THREADS / depth));
+    return {std::min(log2_at_most(width), 5 - together), static_cast<int>(depth), together};
   }
-  // Slices so long that all their parts, which a block of each reads, are a quarter of its bytes.
+  // Slices so long that all their parts, which a block of each reads, are a quarter of its bytes;
+  // or as many bytes, of fp64, whose exponentials take longer than to read the parts.
   static SlicePlan slices(int64_t n, int64_t step) {
-    constexpr int64_t kPartBytes = 16, kShare = 4;
+    constexpr int64_t kPartBytes = 16, kShare = sizeof(T) == 8 ? 1 : 4;
     int64_t piece = step;
     while (piece * piece * static_cast<int64_t>(sizeof(T)) < n * kPartBytes * kShare) piece += step;
     return {static_cast<int>(ceil_div(n, piece)), piece};
   }
 };
 
-// Columns of one kind, read in accesses of ACCESS neighbours, on a GPU of `sms` multiprocessors.
-template <typename Op, int ACCESS>
+// Columns of one kind, read by VEC neighbours at a time, on a GPU of `sms` multiprocessors.
+template <typename Op, int VEC>
 struct ColumnLaunch {
   using Sizes = ColumnSizes<Op>;
-  static constexpr int VEC = Sizes::VEC;
   const ColumnArgsOf<Op>& a;
   const Op& op;
   cudaStream_t stream;
@@ -67,46 +69,33 @@ struct ColumnLaunch {
   static int threads(const ColumnBlock& b) {
     return static_cast<int>(ceil_div(int64_t{b.depth} << b.width, kWarp) * kWarp);
   }
-  // Threads side by side that a slice of [outer, n, inner] takes.
-  int64_t lanes(int span) const { return ceil_div(a.inner, int64_t{VEC} << span) << span; }
   unsigned blocks(const ColumnBlock& b) const {
-    return static_cast<unsigned>(ceil_div(a.rows / a.inner * lanes(b.span), int64_t{1} << b.width));
-  }
-  // The same with accesses of neighbouring threads side by side, unless that leaves more than a
-  // fifth without a column.
-  ColumnBlock spread(ColumnBlock b) const {
-    b.span = ACCESS == VEC ? 0 : b.width;
-    while (b.span > 0 && 4 * (lanes(b.span) * VEC - a.inner) > a.inner) --b.span;
-    return b;
+    return static_cast<unsigned>(ceil_div(a.rows, int64_t{VEC} << b.width));
   }
   // As wide as is said, or narrower where so few columns, each of `pieces` blocks, leave
   // multiprocessors idle.
   ColumnBlock block(ColumnBlock b, int pieces = 1) const {
-    b = spread(b);
-    while (b.width > 0 && threads(b) > kWarp && int64_t{blocks(b)} * pieces < sms) {
-      --b.width;
-      b = spread(b);
-    }
+    while (b.width > 0 && threads(b) > kWarp && int64_t{blocks(b)} * pieces < sms) --b.width;
     return b;
   }
 
   template <int ITEMS, bool ALONE>
   void held() const {
     constexpr int THREADS = ALONE ? kColumnBlock : Sizes::THREADS;
-    const auto kernel = column_kernel<Op, VEC, ACCESS, ITEMS, THREADS, ALONE>;
-    const ColumnBlock b = block(Sizes::block(ceil_div(std::max<int64_t>(a.n, 1), ITEMS)));
+    const auto kernel = column_kernel<Op, VEC, ITEMS, THREADS, ALONE>;
+    const ColumnBlock b = block(Sizes::block(ceil_div(std::max<int64_t>(a.n, 1), ITEMS), VEC));
     kernel<<<blocks(b), threads(b), 0, stream>>>(a, op, b);
   }
 
   template <typename Allocate>
   void in_slices(Allocate& allocate) const {
     using Again = typename Op::Again;
-    constexpr int ITEMS = Sizes::SLICE_ITEMS, THREADS = Sizes::width_of(kLine) * kSliceDepth;
-    const auto kernel = column_slice_kernel<Again, VEC, ACCESS, ITEMS, THREADS>;
+    constexpr int ITEMS = Sizes::SLICE_ITEMS, THREADS = Sizes::width_of(kLine, VEC) * kSliceDepth;
+    const auto kernel = column_slice_kernel<Again, VEC, ITEMS, THREADS>;
     const auto depth = static_cast<int>(
         Op::ROUNDS > 0 ? kSliceDepth : std::clamp<int64_t>(ceil_div(a.n, ITEMS), 1, kSliceDepth));
     SlicePlan plan = Sizes::slices(a.n, depth * ITEMS);
-    const ColumnBlock b = block({log2_at_most(THREADS / depth), depth, 1, 0}, plan.pieces);
+    const ColumnBlock b = block({log2_at_most(THREADS / depth), depth, 1}, plan.pieces);
     if constexpr (Op::ROUNDS > 0) {
       const int64_t bytes = kPartsBefore<Again, Op::ROUNDS> * plan.pieces * a.rows;
       plan.parts = static_cast<unsigned char*>(allocate(bytes));
@@ -121,23 +110,23 @@ struct ColumnLaunch {
   template <typename Allocate>
   void run(Allocate& allocate) const {
     if constexpr (Op::ROUNDS > 0) {
-      if (a.n <= kAlone) return held<kAlone, true>();
+      if (a.n <= Sizes::SHORT) return held<Sizes::FEW, Sizes::FEW == Sizes::SHORT>();
       if (a.n <= (Op::APART ? kApart : Sizes::MOST)) return held<Sizes::ITEMS, false>();
     }
     in_slices(allocate);
   }
 };
 
-// Whether all elements can be read and written by so many neighbours.
-template <int ACCESS, typename Op>
-bool by_accesses_of(const ColumnArgsOf<Op>& a, const Op&) {
+// Whether all elements can be read and written by VEC neighbours, and are enough for that.
+template <int VEC, typename Op>
+bool by_neighbours(const ColumnArgsOf<Op>& a, const Op&, int sms) {
   using T = typename Op::T;
-  bool able = a.inner % ACCESS == 0;
+  bool able = a.inner % VEC == 0 && a.rows * a.n >= int64_t{kFewElements} * sms;
   if constexpr (Op::OUTPUTS > 0) {
-    for (T* const out : a.out.of) able = able && aligned<T, ACCESS>(out, a.inner);
+    for (T* const out : a.out.of) able = able && aligned<T, VEC>(out, a.inner);
   }
   for (int k = 0; k < Op::INPUTS; ++k) {
-    able = able && aligned<T, ACCESS>(a.in[k], a.stride[k]) && a.step[k] % ACCESS == 0;
+    able = able && aligned<T, VEC>(a.in[k], a.stride[k]) && a.step[k] % VEC == 0;
   }
   return able;
 }
@@ -146,13 +135,13 @@ bool by_accesses_of(const ColumnArgsOf<Op>& a, const Op&) {
 template <typename Op, typename Allocate>
 cudaError_t launch_columns(const ColumnArgsOf<Op>& a, const Op& op, cudaStream_t stream,
                            Allocate allocate, int sms = multiprocessors()) {
-  constexpr int VEC = ColumnSizes<Op>::VEC;
-  if (by_accesses_of<VEC>(a, op)) {
-    ColumnLaunch<Op, VEC>{a, op, stream, sms}.run(allocate);
+  constexpr int MOST = ColumnSizes<Op>::MOST_VEC;
+  if (by_neighbours<MOST>(a, op, sms)) {
+    ColumnLaunch<Op, MOST>{a, op, stream, sms}.run(allocate);
     return cudaGetLastError();
   }
   if constexpr (sizeof(typename Op::T) == 2) {  // two of these are a word
-    if (by_accesses_of<2>(a, op)) {
+    if (by_neighbours<2>(a, op, sms)) {
       ColumnLaunch<Op, 2>{a, op, stream, sms}.run(allocate);
       return cudaGetLastError();
     }

@@ -31,9 +31,9 @@ template <typename Op, int ROUND>
 constexpr int64_t kPartsBefore = parts_before<Op, ROUND>();
 
 // A block's slice of its columns, `count` elements from this thread's `first` on.
-template <typename Op, int VEC, int ACCESS, int ITEMS>
+template <typename Op, int VEC, int ITEMS>
 struct ColumnSlice {
-  using Thread = ColumnThread<Op, VEC, ACCESS>;
+  using Thread = ColumnThread<Op, VEC>;
   using Held = Packs<Op, 1>[VEC][ITEMS];
   const ColumnArgsOf<Op>& a;
   const Thread& at;
@@ -85,13 +85,11 @@ struct ColumnSlice {
         }
         if constexpr (Op::APART) at.template write<ITEMS>(op, a, element, rows, held, some);
       });
-    } else if (at.left > 0) {
+    } else if (at.active) {
       for (int which = at.down; which < plan.pieces; which += at.block.depth) {
         const Part* const left = place<ROUND>(which);
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          if (at.has(v / ACCESS)) parts[v] = plus(parts[v], left[at.place(v)]);
-        }
+        for (int v = 0; v < VEC; ++v) parts[v] = plus(parts[v], left[v]);
       }
     }
   }
@@ -105,10 +103,9 @@ struct ColumnSlice {
       parts_of<ROUND>(op, rows, parts);
       whole_columns<ROUND>(parts, at);
       if (plan.round == ROUND) {
-        Part* const left = place<ROUND>(slice);
+        if (at.active && at.down == 0) {
 #pragma unroll
-        for (int v = 0; v < VEC; ++v) {
-          if (at.down == 0 && at.has(v / ACCESS)) left[at.place(v)] = parts[v];
+          for (int v = 0; v < VEC; ++v) place<ROUND>(slice)[v] = parts[v];
         }
         return true;
       }
@@ -120,12 +117,12 @@ struct ColumnSlice {
   }
 };
 
-template <typename Op, int VEC, int ACCESS, int ITEMS, int THREADS>
+template <typename Op, int VEC, int ITEMS, int THREADS>
 __global__ void __launch_bounds__(THREADS, (sizeof(typename Op::T) == 2 ? 768 : 640) / THREADS)
     column_slice_kernel(const __grid_constant__ ColumnArgsOf<Op> a, const __grid_constant__ Op op,
                         ColumnBlock block, const __grid_constant__ SlicePlan plan) {
-  const ColumnThread<Op, VEC, ACCESS> at(a, block);
-  const ColumnSlice<Op, VEC, ACCESS, ITEMS> slice(a, at, plan);
+  const ColumnThread<Op, VEC> at(a, block);
+  const ColumnSlice<Op, VEC, ITEMS> slice(a, at, plan);
   typename Op::Row rows[VEC];
   at.begin(op, a, rows);
   if (slice.template left_parts<0>(op, rows)) return;
