@@ -75,9 +75,10 @@ The first number is the longest row; bytes are an element's.
 - `16384: 64-512 × 32`: a row has 64 to 512 threads, as few as hold it, with 32 elements each.
 - `65536: 4-8 × 256 × 32`: the same in clusters of 4 to 8 blocks of 256 threads. \\*: many aligned
   rows have persistent clusters (`row_stream_kernel`).
-- `524280: 2-16 blocks`: a row is divided among the blocks of a cluster.
-- `1702272: 64-208 pieces`: a row consists of pieces, which 16 blocks of a cluster share, or
-  those of a grid.
+- `524280: 4-16 pieces`: a row consists of pieces, which the blocks of a cluster share: as few as
+  hold it, or one a piece where rows are few.
+- `1702272: 64-208 pieces`: the same of 16 blocks, or of a grid's where rows are few or all of them
+  are done in fewer turns.
 
 Longer rows are read again for each sum.
 
@@ -196,8 +197,7 @@ class Run:
             star = r"\*" if any(r.kernel == "row_stream_kernel" for r in self.regimes) else ""
             parts = (self.span(name) for name in ("blocks", "threads", "elements"))
             return f"{self.last}: {' × '.join(parts)}{star}"
-        unit = "blocks" if self.place == "long" else "pieces"
-        return f"{self.last}: {self.span(unit)} {unit}"
+        return f"{self.last}: {self.span('pieces')} pieces"
 
 
 def place_of(some: set[Regime]) -> str:

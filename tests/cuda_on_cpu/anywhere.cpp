@@ -53,3 +53,5 @@ void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_
 EXPORT_ALL(f32, float)
 EXPORT_ALL(f64, double)
 EXPORT_ALL(bf16, __nv_bfloat16)
+EXPORT_BY(ByTiny, tiny_, f32, float)
+EXPORT_BY(ByTiny, tiny_, bf16, __nv_bfloat16)

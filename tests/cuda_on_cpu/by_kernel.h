@@ -40,4 +40,12 @@ struct ByLong {
   }
 };
 
+// Short rows, of which a block has many times as many as its threads work on at once.
+struct ByTiny {
+  template <typename Op>
+  static void launch(const rows::ArgsOf<Op>& a, const Op& op) {
+    rows::launch_tiny(a, op, nullptr, 1);
+  }
+};
+
 }  // namespace

@@ -29,8 +29,8 @@ struct ClusterParts {
 };
 
 template <typename Part>
-Part cluster_part(const Cluster& cluster, const Part& block, ClusterParts<Part>&, unsigned = 0) {
-  if (cluster.size == 1) return block;
+Part cluster_parts(const Cluster& cluster, unsigned each, const Part& part, ClusterParts<Part>&,
+                   unsigned = 0) {
 #ifdef BLOCKS_AT_ONCE
   static thread_local emulator::Exchange* exchange;
   if (threadIdx.x == 0) {
@@ -38,15 +38,30 @@ Part cluster_part(const Cluster& cluster, const Part& block, ClusterParts<Part>&
       const std::lock_guard<std::mutex> guard(emulator::lock);
       exchange = &emulator::exchanged[{cluster.index, emulator::exchanges++}];
     }
-    std::memcpy(exchange->parts[cluster.rank], &block, sizeof(Part));
+  }
+  __syncthreads();
+  if (threadIdx.x < cluster.size * each && threadIdx.x % cluster.size == 0) {
+    const unsigned nth = threadIdx.x / cluster.size;
+    std::memcpy(exchange->parts[cluster.rank * each + nth], &part, sizeof(Part));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
     ++exchange->count;
     while (exchange->count < cluster.size) emulator::pause();
   }
   __syncthreads();
-  Part part;
-  std::memcpy(&part, exchange->parts[threadIdx.x & (cluster.size - 1)], sizeof(Part));
-  return over_lanes(part, cluster.size);
+  Part whole;
+  const unsigned count = cluster.size * each;
+  std::memcpy(&whole, exchange->parts[threadIdx.x & (count - 1)], sizeof(Part));
+  return over_lanes(whole, count);
 #endif
+}
+
+template <typename Part>
+Part cluster_part(const Cluster& cluster, const Part& block, ClusterParts<Part>& place,
+                  unsigned parity = 0) {
+  if (cluster.size == 1) return block;
+  return cluster_parts(cluster, 1, block, place, parity);
 }
 
 }  // namespace fuseline

@@ -62,7 +62,7 @@ EXPORT_ALL(bf16, __nv_bfloat16)
 template <typename Op>
 void plan(int64_t rows, int64_t n, int64_t sms, int64_t shared, int64_t* found) {
   auto plan = rows::GridPlan{rows::long_plan<Op>(n, static_cast<int>(sms)), 1, 1};
-  if (plan.row.pieces > 1) {
+  if (plan.row.pieces > kMaxCluster) {
     plan = rows::grid_plan<typename Op::Again>(plan.row, rows, 2 * static_cast<int>(sms),
                                                static_cast<int>(shared));
   }

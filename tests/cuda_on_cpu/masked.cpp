@@ -65,21 +65,21 @@ extern "C" int64_t divide(int64_t number, int64_t by, int64_t* rest) {
 }
 
 #define EXPORT(name, T)                                                                          \
-  extern "C" void forward_##name(const T* x, const void* mask, T* y, const int64_t* sizes,       \
-                                 const int64_t* strides, int64_t lead, int64_t last,             \
-                                 int64_t is_float, int64_t rows, int64_t n, int64_t stride,      \
-                                 int64_t queries, double scale, int64_t log, int64_t way,        \
-                                 int64_t how, int64_t each, int64_t groups, int64_t backwards) { \
+  extern "C" void forward_##name(                                                                \
+      const T* x, const void* mask, T* y, const int64_t* sizes, const int64_t* strides,          \
+      int64_t lead, int64_t last, int64_t is_float, int64_t rows, int64_t n, int64_t stride,     \
+      int64_t queries, double scale, int64_t log, int64_t way, int64_t how, int64_t pieces,      \
+      int64_t each, int64_t groups, int64_t backwards) {                                         \
     emulator::backwards = backwards;                                                             \
     forward(x, mask, y, sizes, strides, lead, last, is_float, rows, n, stride, queries, scale,   \
-            log, way, {how, 32, each, groups});                                                  \
+            log, way, {how, pieces, each, groups});                                              \
   }                                                                                              \
   extern "C" void backward_##name(const T* dy, const T* y, T* dx, int64_t rows, int64_t n,       \
                                   int64_t stride, int64_t queries, double scale, int64_t log,    \
-                                  int64_t way, int64_t how, int64_t each, int64_t groups,        \
-                                  int64_t backwards) {                                           \
+                                  int64_t way, int64_t how, int64_t pieces, int64_t each,        \
+                                  int64_t groups, int64_t backwards) {                           \
     emulator::backwards = backwards;                                                             \
-    backward(dy, y, dx, rows, n, stride, queries, scale, log, way, {how, 32, each, groups});     \
+    backward(dy, y, dx, rows, n, stride, queries, scale, log, way, {how, pieces, each, groups}); \
   }
 EXPORT(f32, float)
 EXPORT(f64, double)

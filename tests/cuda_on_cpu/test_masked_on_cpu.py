@@ -16,9 +16,10 @@ from torch import Tensor
 from fuseline.ops.masked_softmax.reference import longdouble
 
 USUAL, CLUSTERS, AGAIN, SHARED = range(4)
-# How blocks share rows of 32 pieces: by a cluster, a grid, a grid that reads again; pieces of a
-# block; groups.
-SHARINGS = ((0, 2, 1), (1, 1, 1), (1, 3, 1), (2, 2, 2))
+# How blocks share rows: by a cluster, a grid, a grid that reads again; pieces of a row, of a block;
+# groups.
+Sharing = tuple[int, int, int, int]
+SHARINGS = ((0, 32, 2, 1), (1, 32, 1, 1), (1, 32, 3, 1), (2, 32, 2, 2))
 WAYS = [(CLUSTERS, SHARINGS[0]), (AGAIN, SHARINGS[0]), *((SHARED, s) for s in SHARINGS)]
 # Rows of a thread, part of a warp, of one, of blocks, and read again; whole 16-byte accesses and
 # not.
@@ -56,7 +57,7 @@ def kinds(dtype: torch.dtype) -> tuple[torch.dtype, ...]:
 
 def run(
     library: Any, x: Tensor, mask: Tensor | None = None, queries: int = 0, scale: float = 1.0,
-    log: bool = False, way: int = USUAL, sharing: tuple[int, int, int] = SHARINGS[0],
+    log: bool = False, way: int = USUAL, sharing: Sharing = SHARINGS[0],
 ) -> Tensor:  # fmt: skip
     """y, which the order of threads may not change; a mask of x's shape, however it lies."""
     *lead, n = x.shape
@@ -76,7 +77,7 @@ def run(
 
 def gradient(
     library: Any, dy: Tensor, y: Tensor, queries: int, scale: float, log: bool, way: int = USUAL,
-    sharing: tuple[int, int, int] = SHARINGS[0],
+    sharing: Sharing = SHARINGS[0],
 ) -> Tensor:  # fmt: skip
     n = y.shape[-1]
     dx = torch.full(y.shape, 7.0, dtype=y.dtype)
@@ -171,6 +172,22 @@ def test_kernels_of_longer_rows(masked, dtype, n, way, sharing) -> None:
         assert_gradient(gradient(masked, dy, y, *how, way, sharing), dy, y, *how)
         y = run(masked, x, given, 0, 0.5, log, way, sharing)
         assert_close(y, right(x, given, 0, 0.5, log))
+
+
+@pytest.mark.parametrize(("dtype", "n"), [(F32, 9000), (BF16, 9001), (F64, 9001)], ids=str)
+def test_a_row_does_not_know_how_many_blocks_share_it(masked, dtype, n) -> None:
+    """The same bits by clusters of 8, 4 and 2 blocks, and by one block."""
+    torch.manual_seed(n)
+    shape, how = (3, n), (2 + n // 3 * 2, 0.5)
+    mask = some_hidden((1, n), kinds(dtype)[-1])
+    x, dy = (normal(shape, dtype) for _ in range(2))
+    found = []
+    for each in (1, 2, 4, 8):
+        sharing = (0, 8, each, 1)
+        y = run(masked, x, mask, *how, False, SHARED, sharing)
+        found.append((y, gradient(masked, dy, y, *how, False, SHARED, sharing)))
+    assert_close(found[0][0], right(x, mask, *how))
+    assert all(same(a, b) for again in found[1:] for a, b in zip(again, found[0], strict=True))
 
 
 # Of (2, 3, 5, n): all of it, rows, columns, some of it.

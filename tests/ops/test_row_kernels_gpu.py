@@ -116,9 +116,11 @@ def test_a_row_does_not_know_its_batch(op: str, dtype: torch.dtype) -> None:
         (65536, 5, cluster),
         (65536, 301, "row_stream" if dtype in STREAMED.get(op, ()) else cluster),
         (13, 300, "row_short"),
+        (29, 300, "row_short"),
+        (29, 100_000, "row_short" if single else "row_tiny"),
         (577, 67, "row_short"),
         (40001, 67, cluster if single else "row_long"),
-        (70000, 67, "row_long"),
+        (70000, 67, "row_grid" if _held(spec, 70000, dtype) >= 2**20 else "row_long"),
         (70001, 5, "row_grid" if _held(spec, 70001, dtype) >= 2**20 else "row_long"),
         (3000000, 3, "row_grid"),
     ):

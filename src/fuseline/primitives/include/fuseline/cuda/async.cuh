@@ -69,6 +69,25 @@ struct Mbarrier {
   }
 };
 
+// Copies rows of n elements that lie `stride` apart: side by side, by all threads of the block, row
+// after row where one is work for these.
+template <typename T>
+__device__ __forceinline__ void gather(T* to, const T* from, int rows, int n, int64_t stride) {
+  if (n >= 64) {
+    for (int row = 0; row < rows; ++row) {
+      for (int col = threadIdx.x; col < n; col += blockDim.x) {
+        to[row * n + col] = from[row * stride + col];
+      }
+    }
+    return;
+  }
+#pragma unroll 1
+  for (int i = threadIdx.x; i < rows * n; i += blockDim.x) {
+    const int row = i / n;
+    to[i] = from[row * stride + (i - row * n)];
+  }
+}
+
 // Rows of a tensor that 16 bytes need not divide, taken a tile of neighbouring rows at a time.
 template <typename T>
 struct Tiles {
@@ -111,11 +130,7 @@ struct Tiles {
     }
     if (threadIdx.x == 0) barrier.copy(nullptr, nullptr, 0);
 #endif
-    for (int row = 0; row < count; ++row) {
-      for (int col = threadIdx.x; col < n; col += blockDim.x) {
-        to[row * n + col] = from[row * stride + col];
-      }
-    }
+    gather(to, from, count, n, stride);
   }
 };
 

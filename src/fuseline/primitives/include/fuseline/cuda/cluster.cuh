@@ -79,16 +79,29 @@ struct ClusterParts {
   }
 };
 
-// What all threads of a block have in common, put together over the cluster; every thread gets it,
-// in an order that depends on the number of blocks alone. A place serves again, with the other
-// parity, once another has served in between: then no block is still reading it.
+// The parts of all blocks put together: every thread gets that, in an order that depends on their
+// number alone, a power of two up to kMaxCluster. A block has `each`, thread i that of
+// index i / size. A place serves again, with the other parity, once another has served in between:
+// then no block is still reading it.
+template <typename Part>
+__device__ __forceinline__ Part cluster_parts(const Cluster& cluster, unsigned each,
+                                              const Part& part, ClusterParts<Part>& place,
+                                              unsigned parity = 0) {
+  const unsigned count = cluster.size * each;
+  if (threadIdx.x == 0) place.barrier.expect(count * sizeof(Part));
+  if (threadIdx.x < count) {
+    place.send(cluster.rank * each + threadIdx.x / cluster.size, threadIdx.x % cluster.size, part);
+  }
+  place.wait(parity);
+  return over_lanes(place.blocks[threadIdx.x & (count - 1)], count);
+}
+
+// The same of a part that all threads of a block have in common.
 template <typename Part>
 __device__ __forceinline__ Part cluster_part(const Cluster& cluster, const Part& block,
                                              ClusterParts<Part>& place, unsigned parity = 0) {
   if (cluster.size == 1) return block;  // which has no shared memory of a cluster
-  if (threadIdx.x == 0) place.barrier.expect(cluster.size * sizeof(Part));
-  if (threadIdx.x < cluster.size) place.send(cluster.rank, threadIdx.x, block);
-  place.wait(parity);
-  return over_lanes(place.blocks[threadIdx.x & (cluster.size - 1)], cluster.size);
+  return cluster_parts(cluster, 1, block, place, parity);
 }
+
 }  // namespace fuseline

@@ -9,12 +9,13 @@ namespace fuseline {
 
 // Calls `whole(byte)` for each 16 bytes at a multiple of 16 within the `bytes` behind the first
 // `skew`, and `one(byte)` for each element of SIZE bytes before and behind those; this thread is
-// one of those that share them.
-template <int SIZE, typename Whole, typename One>
+// one of those that share them. AT_ONCE takes instructions.
+template <int SIZE, int AT_ONCE, typename Whole, typename One>
 __device__ __forceinline__ void for_run(int skew, int bytes, int thread, int threads,
                                         const Whole& whole, const One& one) {
   constexpr int EACH = 16 / SIZE;
   const int end = skew + bytes, first = (skew + 15) & ~15, last = max(first, end & ~15);
+#pragma unroll AT_ONCE
   for (int at = first + thread * 16; at < last; at += threads * 16) whole(at);
 #pragma unroll 1
   for (int i = thread; i < 2 * EACH; i += threads) {
@@ -24,7 +25,7 @@ __device__ __forceinline__ void for_run(int skew, int bytes, int thread, int thr
 }
 
 // A run of elements, which are to lie at `at`.
-template <typename T>
+template <typename T, int AT_ONCE = 4>
 struct Run {
   int skew;
   unsigned char* smem;
@@ -38,14 +39,14 @@ struct Run {
   // Starts to copy `count` elements here, a batch of copies that each thread waits for.
   __device__ __forceinline__ void load(const T* from, int count, int thread, int threads) const {
     const char* const base = reinterpret_cast<const char*>(from) - skew;
-    for_run<sizeof(T)>(
+    for_run<sizeof(T), AT_ONCE>(
         skew, count * static_cast<int>(sizeof(T)), thread, threads,
         [&](int byte) { copy16(smem + byte, base + byte); },
         [&](int byte) { copy<T>(smem + byte, base + byte); });
   }
   __device__ __forceinline__ void store(T* to, int count, int thread, int threads) const {
     char* const base = reinterpret_cast<char*>(to) - skew;
-    for_run<sizeof(T)>(
+    for_run<sizeof(T), AT_ONCE>(
         skew, count * static_cast<int>(sizeof(T)), thread, threads,
         [&](int byte) { copy<uint4>(base + byte, smem + byte); },
         [&](int byte) { copy<T>(base + byte, smem + byte); });

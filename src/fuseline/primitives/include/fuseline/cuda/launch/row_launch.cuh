@@ -300,6 +300,28 @@ void launch_spread_by(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   }
 }
 
+// By as few threads a row as hold it: by way of shared memory where `blocks` have work at once.
+template <typename Op>
+void launch_tiny(const ArgsOf<Op>& a, const Op& op, cudaStream_t s,
+                 int blocks = 4 * multiprocessors()) {
+  using Short = typename SkewedShape<Op, typename Holding<Op, 8, false>::Shape>::Short;
+  const auto kernel = row_tiny_kernel<Op, Short>;
+  static PerDeviceCache done;
+  prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared,
+          done);
+  const int log_width = log2_at_least(ceil_div(a.n, 8));
+  const int most = Short::MAX_THREADS >> log_width;
+  if (a.rows / most < blocks) return launch_short<false, Short>(a, op, log_width, s);
+  int64_t step = a.n;
+  for (const int64_t stride : a.stride) step = std::max(step, tiny_step(a.n, stride));
+  const auto pitch = [&](int64_t rows) { return smem_bytes_for<typename Op::T>(rows * step) + 16; };
+  const int64_t fit = std::max(1, (16 << 10) / (pitch(most) * Op::INPUTS));
+  const int64_t each = std::clamp<int64_t>(a.rows / most / blocks, 1, fit);
+  const auto grid = static_cast<unsigned>(ceil_div(a.rows, most * each));
+  kernel<<<grid, Short::MAX_THREADS, pitch(most * each) * Op::INPUTS, s>>>(
+      a, op, pitch(most * each), static_cast<int>(each), log_width);
+}
+
 // Rows whose length 16 bytes do not divide. False if they are too long for a block. Neighbouring
 // lanes have neighbouring elements, so many of these are side by side.
 template <typename Op>
@@ -309,7 +331,11 @@ bool launch_spread(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   if (a.n > THREADS * HELD) return false;
   if (a.n <= 4) return launch_spread_by<4, 1>(a, op, s), true;
   if (a.n <= 4 * 4) return launch_spread_by<4, 4>(a, op, s), true;
-  if (a.n <= 16 * 4) return launch_spread_by<4, 16>(a, op, s), true;
+  if constexpr (sizeof(typename Op::T) < 8) {
+    if (a.n <= 8 * 8) return launch_tiny(a, op, s), true;
+  } else {  // in shared memory they would lie in the same banks
+    if (a.n <= 16 * 4) return launch_spread_by<4, 16>(a, op, s), true;
+  }
   if (a.n <= 16 * 8) return launch_spread_by<8, 16>(a, op, s), true;
   if (a.n <= kWarp * 8) return launch_spread_by<8, kWarp>(a, op, s), true;
   if (a.n <= kWarp * 16) return launch_spread_by<16, kWarp>(a, op, s), true;

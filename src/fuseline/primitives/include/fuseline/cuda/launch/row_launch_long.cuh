@@ -22,30 +22,49 @@ constexpr int kMostParts = kMaxCluster * 16;  // that a row's pieces have
 // Shared memory for rows of each of two blocks on a multiprocessor, which have 8 KB besides.
 inline int shared_of_two() { return std::min(208 << 10, most_shared() - (16 << 10)) / 2; }
 
-// The pieces of a row of n: as many as there are blocks of which a multiprocessor has two, if they
-// are not too small; or one, where that is no such row.
+// Shared memory for a row of each of two blocks on a multiprocessor, and the columns that it holds.
+constexpr int kBlockBytes = 104 << 10;
+template <typename Op>
+int64_t columns_held(int bytes) {
+  constexpr int VEC = kRowVec<typename Op::T>;
+  return (bytes - 64 * Op::INPUTS) / (Op::INPUTS * sizeof(typename Op::T)) / VEC * VEC;
+}
+
+// The pieces of a row of n: for the blocks of a cluster, up to 16; of a long row as many as blocks
+// of which a multiprocessor has two, if they are not too small.
 template <typename Op>
 LongPlan long_plan(int64_t n, int sms) {
   using T = typename Op::T;
-  const int64_t bytes = n * Op::INPUTS * static_cast<int64_t>(sizeof(T));
+  constexpr int VEC = kRowVec<T>, BYTES = Op::INPUTS * static_cast<int>(sizeof(T));
   const int most = std::min(2 * sms, kMostParts) / kMaxCluster;
-  if (n <= kClusterHeld || bytes < kManyPieces || most == 0) return {1};
-  const int64_t wanted = ceil_div(bytes, kPieceBytes * kMaxCluster);
-  const int pieces = static_cast<int>(std::min<int64_t>(wanted, most)) * kMaxCluster;
-  return {pieces, 1, static_cast<int>(ceil_div(ceil_div(n, kRowVec<T>), pieces) * kRowVec<T>)};
+  const auto piece = [&](int pieces, int64_t step) {
+    return static_cast<int>(ceil_div(ceil_div(n, pieces), step) * step);
+  };
+  if (n > kClusterHeld && n * BYTES >= kManyPieces && most > 0) {
+    const int64_t wanted = ceil_div(n * BYTES, kPieceBytes * kMaxCluster);
+    const int pieces = static_cast<int>(std::min<int64_t>(wanted, most)) * kMaxCluster;
+    return {pieces, 1, piece(pieces, VEC)};
+  }
+  const int blocks = 1 << log2_at_least(ceil_div(n, columns_held<Op>(kBlockBytes)));
+  const bool divide = Op::FEW_KERNELS || n % kVec<T> != 0;  // or few rows have another kernel
+  const int pieces = std::min(blocks * (divide ? kPiecesOfBlock<Op> : 1), kMaxCluster);
+  return {pieces, 1, piece(pieces, VEC)};
 }
 
-// Groups of as many blocks as let all rows be worked on at once, or else of as few as hold a row,
-// in `shared` bytes each; a row that is longer than all of these has all blocks.
+// Groups of as many blocks as let all rows be worked on at once, or else in the fewest turns, with
+// `shared` bytes each; a row that is longer than all of these has all blocks.
 template <typename Op>
 GridPlan grid_plan(LongPlan row, int64_t rows, int blocks, int shared) {
   using T = typename Op::T;
   const int64_t bytes = static_cast<int64_t>(row.piece) * sizeof(T);
   const int64_t fit = std::min<int64_t>(kMostPieces, (shared / Op::INPUTS - 32) / bytes);
-  const auto size = [&] { return static_cast<int>(ceil_div(row.pieces, row.each)); };
-  while (row.each < fit && rows * size() > blocks) ++row.each;
+  const auto size_of = [&](int64_t each) { return ceil_div(row.pieces, each); };
+  const auto turns_of = [&](int64_t each) { return ceil_div(rows, blocks / size_of(each)); };
+  const int64_t most = std::max<int64_t>(fit, 1), turns = turns_of(most);
+  while (row.each < most && turns_of(row.each) > turns) ++row.each;
+  const auto size = static_cast<int>(size_of(row.each));
   row.pitch = Op::ROUNDS > 0 && fit > 0 ? smem_bytes_for<T>(row.each * row.piece) : 0;
-  return {row, size(), static_cast<int>(std::min<int64_t>(rows, blocks / size()))};
+  return {row, size, static_cast<int>(std::min<int64_t>(rows, blocks / size))};
 }
 
 // Blocks of the grid, two a multiprocessor; 0 where they cannot all be resident at once.
@@ -97,32 +116,37 @@ bool launch_grid(const ArgsOf<Op>& a, const Op& op, GridPlan plan, cudaStream_t 
   return launch_grid<false, ANY, THREADS>(a, op, plan, stream);
 }
 
-// By clusters that keep a row in shared memory: of two blocks a multiprocessor, or else of one.
-// False where none does.
+// By clusters that keep a row in shared memory, two blocks a multiprocessor, or else one: of as few
+// blocks as hold it, or of more where rows are few. False where none does, or where they need more
+// than `most_turns` to have had all rows.
 template <bool WHOLE, int THREADS, typename Op>
-bool launch_long(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+bool launch_long(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream,
+                 int64_t most_turns = INT64_MAX) {
   using Again = typename Op::Again;
   using T = typename Op::T;
-  constexpr int VEC = kRowVec<T>, BYTES = Op::INPUTS * static_cast<int>(sizeof(T));
+  constexpr int VEC = kRowVec<T>;
   const auto kernel = row_long_kernel<Again, VEC, WHOLE, THREADS>;
-  LongPlan plan = long_plan<Op>(a.n, multiprocessors());
-  const bool several = plan.pieces > 1;
-  for (const int most : {104 << 10, 208 << 10}) {
-    const int64_t columns = (most - 64 * Op::INPUTS) / BYTES / VEC * VEC;
-    int size = 1 << log2_at_least(ceil_div(a.n, columns));
-    if (size > kMaxCluster) continue;
-    if (several) {
-      size = kMaxCluster;
-      plan.each = plan.pieces / size;
-      if (plan.each > kMostPieces || plan.each * plan.piece > columns) continue;
-    } else {
-      plan = {size, 1, static_cast<int>(ceil_div(ceil_div(a.n, VEC), size) * VEC)};
-    }
-    plan.pitch = smem_bytes_for<T>(plan.each * plan.piece);
+  const int sms = multiprocessors();
+  LongPlan plan = long_plan<Op>(a.n, sms);
+  const int blocks = std::min(plan.pieces, kMaxCluster);
+  for (const int most : {kBlockBytes, 2 * kBlockBytes}) {
+    const auto columns = [&](int size) {  // of a block
+      return std::min(a.n, int64_t{plan.pieces / size} * plan.piece);
+    };
+    const auto fits = [&](int size) {
+      return plan.pieces / size <= kMostPieces && columns(size) <= columns_held<Op>(most);
+    };
+    int size = plan.pieces > kMaxCluster ? kMaxCluster : 1;
+    while (size < blocks && (!fits(size) || size * a.rows <= sms)) size *= 2;
+    if (!fits(size)) continue;
     ClusterLaunch l{size, 0, THREADS, most};
     static PerDeviceCache cache[2][kMaxCluster + 1];
-    auto& held = cache[most > 104 << 10][size];
-    if (!held.of([&] { return clusters_held(kernel, l); })) continue;
+    const int64_t held =
+        cache[most > kBlockBytes][size].of([&] { return clusters_held(kernel, l); });
+    if (held == 0) continue;
+    if (ceil_div(a.rows, held) > most_turns) return false;
+    plan.each = plan.pieces / size;
+    plan.pitch = smem_bytes_for<T>(columns(size));
     l.shared = plan.pitch * Op::INPUTS;
     with_config(l, a.rows, stream, [&](const cudaLaunchConfig_t& config) {
       return cudaLaunchKernelEx(&config, kernel, a, op.again(), plan);
@@ -132,17 +156,19 @@ bool launch_long(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   return false;
 }
 
-// Rows of many pieces: by clusters where these keep most of the GPU busy, or else by a grid. Both
-// add up in the same order if both hold the row. False where there are no such rows, or neither.
+// Rows of more pieces than a cluster has blocks: by clusters, or by a grid where these would leave
+// much of the GPU idle or take more turns. Both add up in the same order if both hold the row.
+// False where there are no such rows, or neither.
 template <bool WHOLE, typename Op, typename Allocate>
 bool launch_pieces(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream, Allocate& allocate) {
   using Again = typename Op::Again;
   const int sms = multiprocessors();
   const LongPlan row = long_plan<Op>(a.n, sms);
-  if (row.pieces == 1) return false;
+  if (row.pieces <= kMaxCluster) return false;
   const GridPlan plan = grid_plan<Again>(row, a.rows, 2 * sms, shared_of_two());
   const bool holds = Op::ROUNDS == 0 || plan.row.pitch > 0, few = a.rows * kMaxCluster < sms;
-  if (!(few && holds) && launch_long<WHOLE, 512>(a, op, stream)) return true;
+  const int64_t turns = holds ? ceil_div(a.rows, plan.groups) : INT64_MAX;
+  if (!(few && holds) && launch_long<WHOLE, 512>(a, op, stream, turns)) return true;
   return launch_grid<WHOLE, 512>(a, op.again(), plan, stream, allocate);
 }
 

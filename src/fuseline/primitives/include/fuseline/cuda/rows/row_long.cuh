@@ -10,9 +10,16 @@ namespace fuseline::rows {
 
 constexpr int kMostPieces = 13;  // of a block that holds them
 
+// Pieces of a row for each block that is needed to hold it, so that more blocks share few rows.
+// That takes many rows of the other operators up to a tenth longer.
+template <typename Op>
+constexpr int kPiecesOfBlock = Op::FEW_KERNELS ? 4
+                               : Op::APART     ? 2
+                                               : 1;
+
 // A row in `pieces` of `piece` columns, the last ones fewer or none, of which a block has the next
 // `each`. The order of sums depends on the pieces, not on how many of them are a block's: lanes,
-// warps of a piece, pieces of a sixteenth of the row, sixteenths.
+// warps of a piece, up to 16 pieces; or else pieces of a sixteenth of the row, sixteenths.
 struct LongPlan {
   int pieces, each, piece;
   int pitch;  // bytes of shared memory that hold what a block has of an input
@@ -139,8 +146,21 @@ __device__ __forceinline__ auto sixteenth_part(int pieces) {
                     kMaxCluster);
 }
 
-// A cluster keeps a row in its shared memory: one piece a block, or 16 blocks of several (sm_90 and
-// later).
+// Those of a cluster that has up to 16 pieces, several a block.
+template <int ROUND, int THREADS, typename Op, typename Place>
+__device__ __forceinline__ auto part_of_few(const Cluster& cluster, int each, Place& place) {
+  const int which = threadIdx.x / cluster.size % kMaxCluster;  // of these pieces is this thread's
+  auto part = piece_part<ROUND, THREADS, Op>(0);
+  for (int piece = 1; piece < each; ++piece) {
+    const auto next = piece_part<ROUND, THREADS, Op>(piece);
+    if (which == piece) part = next;
+  }
+  if (which >= each) part = part.none();
+  if (cluster.size == 1) return over_lanes(part, kMaxCluster);
+  return cluster_parts(cluster, each, part, place);
+}
+
+// A cluster keeps a row in its shared memory, a block one piece or several (sm_90 and later).
 template <typename Op, int VEC, bool WHOLE, int THREADS>
 __global__ void __launch_bounds__(THREADS, 2)
     row_long_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
@@ -153,10 +173,17 @@ __global__ void __launch_bounds__(THREADS, 2)
   }
   long_row<true, VEC, WHOLE, THREADS>(a, op, cluster.index, cluster.rank, plan, [&](auto round) {
     constexpr int ROUND = decltype(round)::value;
+    auto& place = round_parts<ROUND, Op, 1>()[0];
+    if constexpr (kPiecesOfBlock<Op> > 1) {
+      if (plan.each > 1 && plan.pieces <= kMaxCluster) {
+        if (ROUND == 0) Cluster::wait();
+        return part_of_few<ROUND, THREADS, Op>(cluster, plan.each, place);
+      }
+    }
     const auto block = plan.each == 1 ? piece_part<ROUND, THREADS, Op>(0)
                                       : sixteenth_part<ROUND, THREADS, Op>(plan.each);
     if (ROUND == 0) Cluster::wait();  // no block sends to one that is not ready
-    return cluster_part(cluster, block, round_parts<ROUND, Op, 1>()[0]);
+    return cluster_part(cluster, block, place);
   });
 #endif
 }

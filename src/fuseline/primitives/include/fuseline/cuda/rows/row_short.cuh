@@ -1,8 +1,10 @@
-// The kernel of row_cuda.cuh for rows that begin anywhere or end within 16 bytes, and are no longer
-// than a block's registers: they come and go by single elements, or by two.
+// The kernels of row_cuda.cuh for rows that begin anywhere or end within 16 bytes, and are no
+// longer than a block's registers: they come and go by single elements, or by two; many rows of few
+// elements by way of shared memory, as one run, 16 bytes at a time.
 #pragma once
 
 #include "fuseline/cuda/rows/row_cuda.cuh"
+#include "fuseline/cuda/runs.cuh"
 
 namespace fuseline::rows {
 
@@ -94,6 +96,107 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       for (int k = 0; k < Op::OUTPUTS; ++k) {
         store_pack(to.of[k], output(y, k), at, i, at.in_pairs(to.of[k]));
       }
+    }
+  }
+}
+
+// Elements between rows in shared memory: as in memory, where gaps are shorter than rows.
+__host__ __device__ __forceinline__ int64_t tiny_step(int64_t n, int64_t stride) {
+  return stride >= n && stride <= 2 * n ? stride : n;
+}
+
+// Reads each row once, by 2^log_width threads. A block has `each` times as many rows as its threads
+// work on at once, of each tensor in `pitch` bytes.
+template <typename Op, typename Shape>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    row_tiny_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op, int pitch,
+                    int each, int log_width) {
+  constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
+  using T = typename Op::T;
+  using Y = Written<Op>;
+  static_assert(Op::OUTPUTS <= Op::INPUTS && sizeof(Y) <= sizeof(T));
+  extern __shared__ __align__(128) unsigned char smem[];
+  const int width = 1 << log_width, lane = threadIdx.x & (width - 1), most = THREADS >> log_width;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * most * each;
+  const int n = static_cast<int>(a.n), rows = min(int64_t{most} * each, a.rows - first);
+  const T* begin[Op::INPUTS];
+  int step[Op::INPUTS];
+#pragma unroll
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    const T* const memory = a.in[k] + first * a.stride[k];
+    const Run<T, 1> run(smem + k * pitch + 16, memory);
+    step[k] = static_cast<int>(tiny_step(n, a.stride[k]));
+    if (a.stride[k] == step[k]) {
+      run.load(memory, (rows - 1) * step[k] + n, threadIdx.x, THREADS);
+    } else {
+      gather(run.at, memory, rows, n, a.stride[k]);
+    }
+    begin[k] = run.at;
+  }
+  end_batch();
+  wait_for_batch<0>();
+  __syncthreads();
+
+  // Outputs take the place of inputs, which begin 16 bytes behind: a row's end before the next row.
+  ArgsOf<Op> here = a;
+  if constexpr (Op::OUTPUTS > 0) {
+#pragma unroll
+    for (int k = 0; k < Op::OUTPUTS; ++k) {
+      here.out.of[k] = Run<Y, 1>(smem + k * pitch, a.out.of[k] + first * n).at - first * n;
+    }
+  }
+#pragma unroll 1
+  for (int next = 0; next < rows; next += most) {
+    const int nth = next + (threadIdx.x >> log_width);
+    const int64_t index = first + nth;
+    const bool active = nth < rows;
+    const auto at = row_span<Shape>(lane, active ? n : 0, log_width);
+    const T* from[Op::INPUTS];
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) from[k] = begin[k] + nth * step[k];
+    typename Op::Row row = op.begin(a, active ? index : 0);
+    Packs<Op, VEC> held[ITEMS];
+    load_prepared(op, row, at, 0, held, [&](const auto& seen) {
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+        for (int v = 0; v < VEC; ++v) {
+#pragma unroll
+          for (int k = 0; k < Op::INPUTS; ++k) {
+            held[i].v[k].v[v] = seen(i, v) ? to_stat(from[k][seen.column(i, v)]) : Op::nothing();
+          }
+        }
+      }
+    });
+    rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
+      return row_part<false, THREADS, decltype(round)::value>(part, width);
+    });
+    if (active && lane == 0) op.finish(row, index);
+    if constexpr (Op::OUTPUTS > 0) {
+      __syncthreads();  // all have their elements
+      if (ran_fallback<false>(op, here, row, index, active, lane, width)) continue;
+#pragma unroll
+      for (int i = 0; i < ITEMS; ++i) {
+        if (!at(i)) break;
+        const auto y = op.out(row, held[i], op.template some_operands<VEC>(at, i, 0));
+#pragma unroll
+        for (int k = 0; k < Op::OUTPUTS; ++k) {
+          Y* const to = here.out.of[k] + index * n;
+          const auto p = pack<Y>(output(y, k));
+#pragma unroll
+          for (int v = 0; v < VEC; ++v) {
+            if (at(i, v)) to[at.column(i, v)] = p.v[v];
+          }
+        }
+      }
+    }
+  }
+  if constexpr (Op::OUTPUTS > 0) {
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < Op::OUTPUTS; ++k) {
+      Y* const to = a.out.of[k] + first * n;
+      Run<Y, 1>(smem + k * pitch, to).store(to, rows * n, threadIdx.x, THREADS);
     }
   }
 }
