@@ -83,8 +83,8 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
       return load<C>(dy + i, part) * ys;
     };
     const C outer = static_cast<C>(sum_row<C>(a.n, exp_twice));
-    // Stored (y is done with), since an FMA of dp - inner would leave dp's rounding where p is 1
-    // and dx is 0.
+    // Stored, where y was, since an FMA of dp - inner would leave dp's rounding where p is 1 and dx
+    // is 0.
     const C inner = static_cast<C>(sum_in_place<C>(a.n, [=](int64_t i, auto part) {
       const auto dps = load<C>(y + i, part) * (load<C>(dy + i, part) - outer);
       store<C>(dp + i, dps, part);
