@@ -46,16 +46,17 @@ def test_columns_of_a_length_have_one_order_of_sums(op: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_few_rows_of_a_megabyte_have_a_grid(size: int) -> None:
-    """Eight at most, or as many as it has in fewer turns than clusters."""
-    n = (1 << 20) // size
-    kernels = [regimes.one("softmax", size, n, rows).kernel for rows in (1, 8, 9, 4096)]
-    assert kernels == ["row_grid_kernel", "row_grid_kernel", "row_grid_kernel", "row_long_kernel"]
+def test_rows_have_a_grid_where_that_takes_fewer_turns(size: int) -> None:
+    """Those of a megabyte always; of three, of which it holds no more than clusters, if few."""
+    for megabytes, many in ((1, "row_grid_kernel"), (3, "row_long_kernel")):
+        n = (megabytes << 20) // size
+        kernels = [regimes.one("softmax", size, n, rows).kernel for rows in (1, 8, 4096)]
+        assert kernels == ["row_grid_kernel", "row_grid_kernel", many]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_few_shorter_rows_have_a_block_for_each_piece(size: int) -> None:
+def test_few_rows_of_a_mask_have_a_block_for_each_piece(size: int) -> None:
     n = (1 << 18) // size + 1
-    found = [regimes.one("log_softmax", size, n, rows) for rows in (1, 8, 4096)]
+    found = [regimes.one("masked_softmax", size, n, rows) for rows in (1, 8, 4096)]
     assert [(r.kernel, r.pieces) for r in found] == [("row_long_kernel", 16)] * 3
     assert [r.blocks for r in found] == [16, 16, 4]

@@ -17,43 +17,29 @@ struct Stats {
   C second;
 };
 
-// exp(p - first) is taken as exp(p - middle) / sqrt(e), middle = first - 1/2: p is between 0 and
-// first, which is at most 1, so that there is no argument to reduce.
-template <class C>
-constexpr C kRootE = C(1.6487212707001281468486507878141636);
-
-// The sum of term(i, part) over a row that the terms overwrite: no vector twice.
-template <class C, class Term>
-__attribute__((always_inline)) inline double sum_in_place(int64_t n, const Term& term) {
-  const Short rest{static_cast<int>(n % kLanes<C>)};
-  const double sum = sum_row<C>(n - rest.columns, term);
-  if (rest.columns == 0) return sum;
-  return sum + sum_lanes<C>(fresh<C>(term(n - rest.columns, rest), rest));
-}
-
 // Reads x (twice). Writes y and the statistics where their pointers are not null.
 template <class X>
 void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   const softmax::Scratch<C> scratch(1, a.n);
   C* const e = scratch.row(0);
+  const int64_t padded = softmax::padded<C>(a.n);
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
     X* const y = static_cast<X*>(a.y) + row * a.n;
-    const C m = softmax::max_row<C>(x, a.n);
+    Stats<C> s;
+    s.m = softmax::max_row<C>(x, a.n);
     const X* const next = softmax::next_row(x, a.x_stride, a.n);
-    const C once = static_cast<C>(1 / softmax::exp_row<C>(x, m, e, a.n, next, y));
-    const C middle = once - C(0.5);
-    const double sum =
-        sum_in_place<C>(a.n, [=](int64_t i, auto part) __attribute__((always_inline)) {
-          const auto v = vexp_of_small<C>(load<C>(e + i, part) * once - middle);
-          store<C>(e + i, v, part);
-          return v;
-        });
-    softmax::scale_row<C>(e, y, a.n, static_cast<C>(1 / sum));
-    if (a.stats) {
-      static_cast<Stats<C>*>(a.stats)[row] = {m, once, static_cast<C>(kRootE<double> / sum)};
-    }
+    s.first = static_cast<C>(1 / softmax::exp_row<C>(x, s.m, e, a.n, next, y));
+    // Whole vectors, since the next pass overwrites what it reads; the added ones give 0.
+    for (int64_t i = a.n; i < padded; ++i) e[i] = softmax::kLeast<C>;
+    s.second = static_cast<C>(1 / sum_row<C>(padded, [=](int64_t i, auto part) {
+                                const auto v = vexp<C>(load<C>(e + i, part) * s.first - s.first);
+                                store<C>(e + i, v, part);
+                                return v;
+                              }));
+    softmax::scale_row<C>(e, y, a.n, s.second);
+    if (a.stats) static_cast<Stats<C>*>(a.stats)[row] = s;
   }
 }
 
@@ -61,8 +47,8 @@ void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
 template <class X>
 void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
-  const softmax::Scratch<C> scratch(2, a.n);
-  C *const p = scratch.row(0), *const y = scratch.row(1), *const dp = y;
+  const softmax::Scratch<C> scratch(3, a.n);
+  C *const p = scratch.row(0), *const y = scratch.row(1), *const dp = scratch.row(2);
   for (int64_t row = first; row < last; ++row) {
     const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
     const X* const x = static_cast<const X*>(a.saved) + row * a.saved_stride;
@@ -70,22 +56,18 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
     const X* const next_x = softmax::next_row(x, a.saved_stride, a.n);
     X* const dx = static_cast<X*>(a.dx) + row * a.n;
     const Stats<C> s = static_cast<const Stats<C>*>(a.stats)[row];
-    const C middle = s.first - C(0.5), twice = s.second / kRootE<C>;
-    // Inlined: called for each vector, it took a third longer.
-    const auto exp_twice = [=](int64_t i, auto part) __attribute__((always_inline)) {
+    const C outer = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
       __builtin_prefetch(next_dy + i);
       __builtin_prefetch(next_x + i);
       __builtin_prefetch(dx + i, 1);
       const auto ps = vexp<C>(softmax::load_or_least<C>(x + i, part) - s.m) * s.first;
-      const auto ys = vexp_of_small<C>(ps - middle) * twice;
+      const auto ys = vexp<C>(ps - s.first) * s.second;
       store<C>(p + i, ps, part);
       store<C>(y + i, ys, part);
       return load<C>(dy + i, part) * ys;
-    };
-    const C outer = static_cast<C>(sum_row<C>(a.n, exp_twice));
-    // Stored, where y was, since an FMA of dp - inner would leave dp's rounding where p is 1 and dx
-    // is 0.
-    const C inner = static_cast<C>(sum_in_place<C>(a.n, [=](int64_t i, auto part) {
+    }));
+    // Stored, since an FMA of dp - inner would leave dp's rounding where p is 1 and dx is 0.
+    const C inner = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
       const auto dps = load<C>(y + i, part) * (load<C>(dy + i, part) - outer);
       store<C>(dp + i, dps, part);
       return dps * load<C>(p + i, part);
@@ -113,7 +95,7 @@ void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
         const auto twice = s.sum(
             [&](int64_t row, int k) {
               Vector<C>& e = s.at(0, row)[k];
-              return e = vexp_of_small<C>(e * once.of[k] - (once.of[k] - C(0.5)));
+              return e = vexp<C>(e * once.of[k] - once.of[k]);
             },
             inverse);
         s.write(softmax::y_at<X>(a, slice, column), a.inner,
@@ -122,7 +104,7 @@ void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
         Stats<C>* const stats = static_cast<Stats<C>*>(a.stats) + slice * a.inner + column;
         for (int64_t i = 0; i < s.columns(); ++i) {
           const int64_t k = i / kLanes<C>, lane = i % kLanes<C>;
-          stats[i] = {m.of[k][lane], once.of[k][lane], twice.of[k][lane] * kRootE<C>};
+          stats[i] = {m.of[k][lane], once.of[k][lane], twice.of[k][lane]};
         }
       });
 }
@@ -140,14 +122,14 @@ void columns_gradient(const softmax::GradientArgs& a, int64_t first, int64_t las
           const int64_t k = i / kLanes<C>, lane = i % kLanes<C>;
           m.of[k][lane] = stats[i].m;
           once.of[k][lane] = stats[i].first;
-          twice.of[k][lane] = stats[i].second / kRootE<C>;
+          twice.of[k][lane] = stats[i].second;
         }
         s.read(0, softmax::dy_at<X>(a, slice, column), a.dy_step, [](auto...) {});
         s.read(1, softmax::saved_at<X>(a, slice, column), a.saved_step, [](auto...) {});
         const auto outer = s.sum([&](int64_t row, int k) {
           Vector<C>& p = s.at(1, row)[k];
           p = vexp<C>(p - m.of[k]) * once.of[k];
-          const Vector<C> y = vexp_of_small<C>(p - (once.of[k] - C(0.5))) * twice.of[k];
+          const Vector<C> y = vexp<C>(p - once.of[k]) * twice.of[k];
           s.at(2, row)[k] = y;
           return s.at(0, row)[k] * y;
         });

@@ -30,12 +30,6 @@ inline Vector<C> polynomial(const Vector<C>& x, C constant, More... next) {
   return constant + x * polynomial<C>(x, static_cast<C>(next)...);
 }
 
-// Six terms of it by the square of x: of as many operations, fewer wait for each other.
-template <class C>
-inline Vector<C> sextic(const Vector<C>& x, const Vector<C>& square, C a, C b, C c, C d, C e, C f) {
-  return (a + x * b) + square * ((c + x * d) + square * (e + x * f));
-}
-
 // The larger and the smaller of two; `b` where one of them is a NaN. GCC 12 finds the instruction
 // for narrower vectors only.
 template <class C>
@@ -114,28 +108,11 @@ __attribute__((always_inline)) inline Vector<C> vexp(const Vector<C>& v) {
   } else {
     r = x - n * 0.693145751953125f;
     r = r - n * 1.428606765330187045e-06f;
-    rest = sextic<C>(r, r * r, 0.5f, 0.166666671633720397949219f, 0.0416664853692054748535156f,
-                     0.00833336077630519866943359f, 0.00139304355252534151077271f,
-                     0.000198527617612853646278381f);
+    rest = polynomial<C>(r, 0.5f, 0.166666671633720397949219f, 0.0416664853692054748535156f,
+                         0.00833336077630519866943359f, 0.00139304355252534151077271f,
+                         0.000198527617612853646278381f);
   }
   return scale_by_power_of_2<C>(1 + (r + r * r * rest), shifted);
-}
-
-// e^x of |x| <= 1/2, within 1 ULP (fp32) and 1.5 (fp64): half the work of vexp, since there is
-// nothing to reduce. Least squares of relative errors, at Chebyshev points.
-template <class C>
-__attribute__((always_inline)) inline Vector<C> vexp_of_small(const Vector<C>& r) {
-  Vector<C> rest;
-  if constexpr (sizeof(C) == 8) {
-    rest = polynomial<C>(r, 0.500000000000000596, 0.166666666666673188, 0.0416666666666334619,
-                         0.00833333333302882618, 0.00138888888948665907, 0.000198412703364436543,
-                         2.48015826751605058e-5, 2.7556954515691142e-6, 2.75588766825609119e-7,
-                         2.51767644062131947e-8, 2.07188871916210036e-9);
-  } else {
-    rest = sextic<C>(r, r * r, 0.50000006f, 0.166666612f, 0.0416649804f, 0.00833377894f,
-                     0.00140070112f, 0.000198030713f);
-  }
-  return 1 + (r + r * r * rest);
 }
 
 // log(x) of fp64 x >= 1, within 1 ULP; a NaN stays. The polynomial is fdlibm's (Sun Microsystems,
