@@ -39,18 +39,30 @@ def measured(device: str, direction: str, *impls: str) -> dict[str, Measurement]
     return {m.cell.impl: m for m in step.measurements}
 
 
+def with_number(device: str, found: Measurement, direction: str = "fwd") -> Measurement:
+    """Return the measurement, or another where a loaded machine took longer for no call than for
+    20."""
+    for _ in range(4):
+        if "more than none" not in found.reason:
+            break
+        found = measured(device, direction, found.cell.impl)[found.cell.impl]
+    assert found.status.has_number, found.reason
+    return found
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_each_gets_its_verdict_from_outside(device: str) -> None:
     if device != "cpu" and not torch.cuda.is_available():
         pytest.fail("torch sees no GPU")
     found = measured(device, "fwd", *NAMES, "ceiling")
     for name in ("eager", "exact", "orphans"):
-        assert found[name].status.has_number, found[name].reason
-        assert found[name].timer == ISOLATED
-        assert found[name].proof["isolated"]
-        assert found[name].proof["checked_calls"] >= 3
+        timed = with_number(device, found[name])
+        assert timed.timer == ISOLATED
+        assert timed.proof["isolated"]
+        assert timed.proof["checked_calls"] >= 3
     # While the clock runs, its thread may take half of the work; not before.
-    assert min(found["foresees"].samples_us) > 0.4e6 * isolated_ops.SLOW_S
+    foreseen = with_number(device, found["foresees"])
+    assert min(foreseen.samples_us) > 0.4e6 * isolated_ops.SLOW_S
     for name, (status, reason) in CAUGHT.items():
         assert str(found[name].status) == status, (name, found[name].reason)
         assert reason in found[name].reason, name
@@ -60,7 +72,8 @@ def test_each_gets_its_verdict_from_outside(device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_backward_is_timed_from_outside(device: str) -> None:
     found = measured(device, "bwd", "eager", "exact")
-    assert all(m.status.has_number for m in found.values()), [m.reason for m in found.values()]
+    for timed in found.values():
+        with_number(device, timed, "bwd")
 
 
 def test_another_timer_is_refused() -> None:
