@@ -37,18 +37,16 @@ LongPlan long_plan(int64_t n, int sms) {
   using T = typename Op::T;
   constexpr int VEC = kRowVec<T>, BYTES = Op::INPUTS * static_cast<int>(sizeof(T));
   const int most = std::min(2 * sms, kMostParts) / kMaxCluster;
-  const auto piece = [&](int pieces, int64_t step) {
-    return static_cast<int>(ceil_div(ceil_div(n, pieces), step) * step);
+  const auto in = [&](int pieces) {
+    return LongPlan{pieces, 1, static_cast<int>(ceil_div(ceil_div(n, VEC), pieces) * VEC)};
   };
   if (n > kClusterHeld && n * BYTES >= kManyPieces && most > 0) {
     const int64_t wanted = ceil_div(n * BYTES, kPieceBytes * kMaxCluster);
-    const int pieces = static_cast<int>(std::min<int64_t>(wanted, most)) * kMaxCluster;
-    return {pieces, 1, piece(pieces, VEC)};
+    return in(static_cast<int>(std::min<int64_t>(wanted, most)) * kMaxCluster);
   }
   const int blocks = 1 << log2_at_least(ceil_div(n, columns_held<Op>(kBlockBytes)));
   const bool divide = Op::FEW_KERNELS || n % kVec<T> != 0;  // or few rows have another kernel
-  const int pieces = std::min(blocks * (divide ? kPiecesOfBlock<Op> : 1), kMaxCluster);
-  return {pieces, 1, piece(pieces, VEC)};
+  return in(std::min(blocks * (divide ? kPiecesOfBlock<Op> : 1), kMaxCluster));
 }
 
 // Groups of as many blocks as let all rows be worked on at once, or else in the fewest turns, with
