@@ -1,5 +1,6 @@
-"""Lets the tests here import their neighbours, and keeps them on one core."""
+"""Lets the tests here import their neighbours, keeps them on one core and their questions few."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -15,3 +16,16 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def ask_only(monkeypatch):
+    """Have the checker ask one question: what the others say of a wrong operator nobody reads."""
+    module = importlib.import_module("fuseline.testing.check")  # `check` there is the function
+
+    def only(name):
+        for questions in (module.ON_EVERY_CASE, module.ON_SMALL_CASES, module.ONCE):
+            for other in questions.keys() - {name}:
+                monkeypatch.delitem(questions, other)
+
+    return only

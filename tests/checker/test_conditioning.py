@@ -83,7 +83,8 @@ def test_short_rows_pass():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_wrong_gradient_of_short_rows_is_still_rejected(dtype):
+def test_wrong_gradient_of_short_rows_is_still_rejected(dtype, ask_only):
+    ask_only("gradient")
     spec = replace(model.spec(wrong_weight_gradient), cases=CASES[1:])
     report = check(spec, ["tried"], dtypes=[dtype], level="quick")
     assert "gradient:weight" in {f.check for f in report.failures}

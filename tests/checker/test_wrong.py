@@ -37,8 +37,9 @@ def test_wrong_implementation_passes_allclose(name):
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_implementation_is_rejected_for_its_reason(name):
+def test_wrong_implementation_is_rejected_for_its_reason(name, ask_only):
     module = importlib.import_module(f"checker.{name}")
+    ask_only(module.CHECK.partition(":")[0])
 
     def tried(x, weight, eps):
         return module.fn(x, weight, eps)
@@ -54,7 +55,9 @@ def test_at_least_eight_wrong_implementations():
     assert len(WRONG) >= 8
 
 
-def test_a_spec_with_defaults_is_asked_about_layouts_and_told_what_was_not_asked():
+def test_a_spec_with_defaults_is_asked_about_layouts_and_told_what_was_not_asked(ask_only):
+    ask_only("layouts")
+
     def ignores_strides(x, weight, eps):
         return model.eager(x.as_strided(x.shape, x.new_empty(x.shape).stride()), weight, eps)
 
@@ -64,7 +67,9 @@ def test_a_spec_with_defaults_is_asked_about_layouts_and_told_what_was_not_asked
     assert any("row_inputs" in finding.reason for finding in report.skipped)
 
 
-def test_a_narrow_input_does_not_widen_the_budget_of_a_wide_gradient():
+def test_a_narrow_input_does_not_widen_the_budget_of_a_wide_gradient(ask_only):
+    ask_only("gradient")
+
     class Rough(model.RMSNorm):
         @staticmethod
         def backward(ctx, dy):
@@ -80,13 +85,14 @@ def test_a_narrow_input_does_not_widen_the_budget_of_a_wide_gradient():
     assert "gradient:weight" in failed_checks(report)
 
 
-def test_only_a_spec_that_promises_contiguous_results_demands_them():
+def test_only_a_spec_that_promises_contiguous_results_demands_them(ask_only):
+    ask_only("layouts")
     for promised in (False, True):
         spec = replace(model.spec(model.eager), contiguous=promised)
         assert ("layouts" in failed_checks(check(spec, ["tried"], level="quick"))) == promised
 
 
-def test_to_refuse_other_lengths_is_no_fault_and_to_refuse_values_is():
+def test_to_refuse_other_lengths_is_no_fault_and_to_refuse_values_is(ask_only):
     own = {case.args["shape"][-1] for case in model.CASES}
 
     def one_length(x, weight, eps):
@@ -100,4 +106,5 @@ def test_to_refuse_other_lengths_is_no_fault_and_to_refuse_values_is():
         return model.eager(x, weight, eps)
 
     assert check(model.spec(one_length), ["tried"], level="quick").ok
+    ask_only("zeros")
     assert "zeros" in failed_checks(check(model.spec(afraid_of_zeros), ["tried"], level="quick"))
