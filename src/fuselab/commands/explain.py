@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fuselab.commands import exits, paths, select
+from fuselab.commands import exits, paths
 from fuselab.explain.page import write_page
 from fuselab.explain.run import run as explained
 from fuselab.explain.target import examples
@@ -32,6 +32,8 @@ def run(
     if function is None:
         raise PlanError("FUNCTION: got none, expected FILE.py:FUNCTION or an example (--list)")
     paths.check_folder("--out", out)
+    from fuselab.commands import select  # loads torch, which names need not wait for
+
     found = explained(function, select.device_of(device), timeout)
     click.echo(json.dumps(found.to_record()) if as_json else to_text(found))
     if out is not None:
