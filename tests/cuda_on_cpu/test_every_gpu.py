@@ -11,6 +11,14 @@ import torch
 
 SOURCE = Path(__file__).parents[2] / "src"
 NORMS = '#include "fuseline/cuda/norm/rms_cuda_launch.cuh"\nFUSELINE_RMS_INSTANTIATE'
+# One operator of one type, which has rows and columns of every kind: no code of another is a GPU's.
+SOFTMAX = """#include "fuseline/cuda/columns/column_tensors.cuh"
+#include "fuseline/cuda/rows/softmax_cuda.cuh"
+#include "fuseline/softmax_aten.h"
+void along(fuseline::Tensor& y, const fuseline::Tensor& x, int64_t dim) {
+  fuseline::rows::run_along(fuseline::softmax::Softmax<__nv_bfloat16>{}, dim, y, x);
+}
+"""
 # Between them they include all headers of the primitives.
 UNITS = {
     "copies": '#include "fuseline/primitives/copies.cu"\n',
@@ -18,7 +26,7 @@ UNITS = {
     "pointwise_chain": '#include "fuseline/ops/pointwise_chain/impl_cuda.cu"\n',
     "rms_norm": f"{NORMS}(float, false)\n",  # as cmake/units.cmake writes them
     "rms_norm_fp8": f"{NORMS}_E4M3(float)\n",
-    "softmax": '#include "fuseline/ops/softmax/impl_cuda.cu"\n',
+    "softmax": SOFTMAX,
 }
 NVCC = shutil.which("nvcc")
 
