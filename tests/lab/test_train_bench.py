@@ -89,7 +89,11 @@ def test_an_unknown_variant(capfd: pytest.CaptureFixture[str]):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("plain_compiler")
-def test_variants_have_the_losses_of_eager(tmp_path, capfd: pytest.CaptureFixture[str]):
+def test_variants_have_the_losses_of_eager(
+    tmp_path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    # Of so many kernels the headers pay.
+    monkeypatch.setenv("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "1")
     variants = ["eager", "compile + fuseline", *(["jax"] if find_spec("jax") else [])]
     chosen = [part for v in variants for part in ("--variant", v)]
     arguments = ["train-bench", "--steps", "8", "--device", "cpu", *chosen]
