@@ -93,7 +93,7 @@ inline OF_BLOCK jmp_buf scheduler;
 inline OF_BLOCK int current;
 inline OF_BLOCK const std::function<void()>* body;
 
-// Unlike swapcontext, these ask the system for nothing.
+// Unlike swapcontext, these ask the system for nothing. Nor does a fiber that serves all blocks.
 inline void leave(Fiber& fiber) {
   if (!_setjmp(fiber.place)) _longjmp(scheduler, 1);
 }
@@ -121,10 +121,13 @@ inline void pause() {
 }
 
 inline void run_fiber() {
-  (*body)();
-  fibers[current].done = true;
-  for (Meeting* m : {&block, &warps[current / kWarp].meeting}) --m->members, m->complete();
-  _longjmp(scheduler, 1);
+  for (;;) {
+    (*body)();
+    Fiber& fiber = fibers[current];
+    fiber.done = true;
+    for (Meeting* m : {&block, &warps[current / kWarp].meeting}) --m->members, m->complete();
+    leave(fiber);
+  }
 }
 
 inline void begin(int threads) {
@@ -132,8 +135,9 @@ inline void begin(int threads) {
   for (int t = 0; t < threads; ++t) {
     if (t % kWarp == 0) warps[t / kWarp] = Warp{{std::min(kWarp, threads - t)}};
     Fiber& fiber = fibers[t];
-    fiber.done = fiber.begun = false, fiber.waits_for = nullptr, fiber.copies.assign(1, {});
-    if (!fiber.stack) fiber.stack.reset(new char[kStack]);
+    fiber.done = false, fiber.waits_for = nullptr, fiber.copies.assign(1, {});
+    if (fiber.stack) continue;
+    fiber.stack.reset(new char[kStack]);
     getcontext(&fiber.start);
     fiber.start.uc_stack = {fiber.stack.get(), 0, kStack};
     makecontext(&fiber.start, run_fiber, 0);
@@ -169,7 +173,7 @@ inline void run_block(int threads) {
     }
     if (pass.arrived) {
       pass.arrived = 0, ++pass.round, ran = true;
-      std::this_thread::sleep_for(std::chrono::microseconds(20));
+      std::this_thread::sleep_for(std::chrono::microseconds(300));  // for who is waited for
     }
   }
   if (block.members) std::fprintf(stderr, "threads wait for each other for ever\n"), std::abort();
