@@ -50,9 +50,9 @@ def test_progress_goes_to_stderr_line_by_line(finished: Any) -> None:
     assert "timing " in lines[-1]
 
 
-def test_the_same_command_finds_its_work_done(lab: Any, finished: Any) -> None:
+def test_the_same_command_finds_its_work_done(lab_here: Any, finished: Any) -> None:
     _, out, arguments = finished
-    again = lab(*arguments)
+    again = lab_here(*arguments)
     assert again.returncode == 0
     assert f"8 already in {out}, 0 to measure" in again.stderr
 

@@ -127,14 +127,14 @@ def test_a_function_without_random_numbers_is_none() -> None:
 
 
 @pytest.mark.usefixtures("plain_compiler")
-def test_the_command_says_so_and_compares_the_compiler_too(tmp_path: Path, lab: Any) -> None:
+def test_the_command_says_so_and_compares_the_compiler_too(tmp_path: Path, lab_here: Any) -> None:
     file = tmp_path / "mine.py"
     file.write_text(
         "import torch\nSIZES = (5,)\n"
         "def inputs(n, device): return (torch.randn(n, 13, device=device),)\n"
         "def f(x): return torch.nn.functional.dropout(x, 0.4, True) * 3\n"
     )
-    done = lab("explain", f"{file}:f", "--device", "cpu", "--json")
+    done = lab_here("explain", f"{file}:f", "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     found = from_record(json.loads(done.stdout))
     assert found.random.endswith(SEEDED)

@@ -68,8 +68,8 @@ def test_names_that_would_mix_things_up_are_refused(
         specs.load(write(tmp_path, **fields))
 
 
-def test_a_file_that_prints_leaves_the_json_alone(lab: Any, tmp_path: Path) -> None:
-    done = lab("list", write(tmp_path, tail="print('hello')"), "--json")
+def test_a_file_that_prints_leaves_the_json_alone(lab_here: Any, tmp_path: Path) -> None:
+    done = lab_here("list", write(tmp_path, tail="print('hello')"), "--json")
     assert [row["op"] for row in json.loads(done.stdout)] == ["double"]
 
 
