@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written_is_not_used(
 
 
 @pytest.mark.parametrize("home", [None, NO_FOLDERS[0]])
-@pytest.mark.parametrize("verb", [("list", "softmax"), CHECK, CALL], ids=lambda verb: verb[0])
+@pytest.mark.parametrize("verb", [CHECK, CALL], ids=lambda verb: verb[0])
 def test_verbs_work_without_a_home(
     home: str | None, verb: tuple[str, ...], lab: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
