@@ -154,6 +154,9 @@ void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
   }
 }
 
+// The most columns by tiles: 4096 x 8 fp32 21 instead of 32 us, 2048 x 16 18 instead of 17.
+constexpr int64_t kFew = 8;
+
 // The same of few elements a row, by tiles.
 template <bool kAdds, class X, class W, class Y>
 void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
@@ -162,8 +165,8 @@ void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
   const W* w = static_cast<const W*>(args.weight);
   const C offset = static_cast<C>(args.weight_offset), scale = static_cast<C>(args.scale);
   const double columns = static_cast<double>(n), eps = args.eps, size = __builtin_fabs(eps);
-  RowTile<X, kFewOfNorms> h, added;
-  RowTile<Y, kFewOfNorms> ys;
+  RowTile<X, kFew> h, added;
+  RowTile<Y, kFew> ys;
   double sums[kTileRows], largest[kTileRows];
   C rstd[kTileRows];
   each_tile(first, last, [&](int64_t row, int64_t count) {
@@ -250,7 +253,7 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   constexpr int64_t kBytes = 5 << 10;
   int64_t batch = kMostRows;
   while (batch > 1 && batch * args.n * static_cast<int64_t>(sizeof(X)) > kBytes) batch /= 2;
-  if (args.n <= kFewOfNorms) {
+  if (args.n <= kFew) {
     forward_tiles<kAdds, X, W, Y>(args, first, last);
   } else if (batch > 1 && args.n < kLongRow<X>) {
     forward_batches<kAdds, X, W, Y>(args, first, last, batch);
