@@ -4,7 +4,7 @@
 #include <string>
 
 #include "build_info.h"
-#include "tensor.h"
+#include "fuseline/core/cpp/copies.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
@@ -46,8 +46,12 @@ bool host_takes_free_pages() {
 void copy_on_cuda_by(bool (*copied)(const Tensor&, const Tensor&)) { copied_on_cuda = copied; }
 void copy_into(Tensor& to, const Tensor& from) {
   copies.fetch_add(1, std::memory_order_relaxed);
-  const bool cuda = device_of(to).type == static_cast<int32_t>(DeviceType::CUDA);
-  if (!cuda || !copied_on_cuda || !copied_on_cuda(to, from)) torch::stable::copy_(to, from);
+  const auto on = [type = device_of(to).type](DeviceType t) {
+    return type == static_cast<int32_t>(t);
+  };
+  if (on(DeviceType::CPU) && copied_on_cpu(to, from)) return;
+  if (on(DeviceType::CUDA) && copied_on_cuda && copied_on_cuda(to, from)) return;
+  torch::stable::copy_(to, from);
 }
 bool debug_fill() { return fill.load(std::memory_order_relaxed); }
 

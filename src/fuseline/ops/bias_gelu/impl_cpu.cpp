@@ -15,23 +15,57 @@ int formula(const std::string& approximate) {
   return static_cast<int>(is_tanh(approximate) ? Formula::tanh : Formula::erf);
 }
 
+// Rows and lines of fewer elements are joined: a kernel's step over a row takes a vector or less.
+constexpr int64_t kFew = 16;
+
+// A view of `bias` in two dimensions, copied.
+Tensor repeated(const Tensor& bias, std::array<int64_t, 2> sizes, std::array<int64_t, 2> strides) {
+  AtenTensorHandle view = nullptr;
+  STABLE_TORCH_ERROR_CODE_CHECK(
+      aoti_torch__reinterpret_tensor(bias.get(), 2, sizes.data(), strides.data(), 0, &view));
+  Tensor biases = allocate({sizes.data(), 2}, bias.scalar_type(), device_of(bias));
+  torch::stable::copy_(biases, Tensor(view));
+  return biases;
+}
+
 // Lines of few elements as rows of all of them, with a bias for each column.
 void join(Lines& lines, Tensor& bias) {
-  const int64_t sizes[] = {lines.biases, lines.n}, strides[] = {1, 0};
-  AtenTensorHandle repeated = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(
-      aoti_torch__reinterpret_tensor(bias.get(), 2, sizes, strides, 0, &repeated));
-  Tensor biases = allocate({sizes, 2}, bias.scalar_type(), device_of(bias));
-  torch::stable::copy_(biases, Tensor(repeated));
-  bias = biases;
+  bias = repeated(bias, {lines.biases, lines.n}, {1, 0});
   lines = {lines.tensor, lines.rows / lines.biases, bias.numel(), bias.numel()};
+}
+
+// So many rows of few elements as one, and the rows that are left at the end.
+struct Joint {
+  int64_t times = 1, left = 0;
+
+  // `lines` follow each other without gaps; those that come here as one have the same shape.
+  Joint(std::initializer_list<Lines*> lines, Tensor& bias) {
+    constexpr int64_t kJoined = 64, kWorth = 4096;  // elements: the bias is copied
+    const Lines first = **lines.begin();
+    if (first.biases || first.n == 0 || first.n >= kFew || first.rows * first.n < kWorth) return;
+    for (const Lines* l : lines) {
+      if (l->stride != l->n) return;
+    }
+    times = kJoined / first.n;
+    left = first.rows % times;
+    bias = repeated(bias, {times, first.n}, {0, 1});
+    for (Lines* l : lines) *l = {l->tensor, l->rows / times, l->n * times, l->n * times};
+  }
+};
+
+// What follows so many elements.
+const void* after(const void* data, int64_t elements, const Tensor& t) {
+  return static_cast<const char*>(data) + elements * static_cast<int64_t>(t.element_size());
+}
+void* after(void* data, int64_t elements, const Tensor& t) {
+  return const_cast<void*>(after(static_cast<const void*>(data), elements, t));
 }
 
 Tensor forward(const Tensor& x, Tensor bias, std::string approximate) {
   check(x, bias);
   Tensor y = allocate_as(x);
   Lines in = lines_of(x, y);
-  constexpr int64_t kFew = 16;
+  const Joint joint({&in}, bias);
   if (in.biases && in.n < kFew) join(in, bias);
   const ForwardArgs args{in.data(), bias.const_data_ptr(), y.mutable_data_ptr(), in.n, in.stride,
                          in.biases};
@@ -39,6 +73,13 @@ Tensor forward(const Tensor& x, Tensor bias, std::string approximate) {
   const auto rows = by[formula(approximate)][static_cast<int>(element_of(x))];
   if (in.n == 0) return y;  // any number of empty rows
   parallel(in.rows, in.n, [&](int64_t first, int64_t last) { rows(args, first, last); });
+  if (joint.left) {
+    ForwardArgs rest = args;
+    rest.x = after(args.x, in.rows * in.n, x);
+    rest.y = after(args.y, in.rows * in.n, x);
+    rest.n = joint.left * (in.n / joint.times);
+    rows(rest, 0, 1);
+  }
   return y;
 }
 
@@ -57,7 +98,8 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
   check(dy, x, bias);
   Gradients grads(x, bias, need_dx, need_dbias);
   const Tensor& like = need_dx ? grads.dx : x;
-  const Lines dys = lines_of(dy, like), xs = lines_of(x, like);
+  Lines dys = lines_of(dy, like), xs = lines_of(x, like);
+  const Joint joint({&xs, &dys}, bias);
   const BackwardArgs args{dys.data(),
                           xs.data(),
                           bias.const_data_ptr(),
@@ -69,7 +111,8 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
   const auto& by = xs.biases ? kernels().backward_lines : kernels().backward;
   const auto rows = by[formula(approximate)][static_cast<int>(element_of(x))];
   const Chunks chunks(xs.rows);
-  const int64_t size = !need_dbias ? 0 : xs.biases ? xs.rows : chunks.count * xs.n;
+  const int64_t n = xs.n, left = joint.left * (n / joint.times);
+  const int64_t size = !need_dbias ? 0 : xs.biases ? xs.rows : chunks.count * n + left;
   Tensor scratch = allocate(IntHeaderOnlyArrayRef(&size, 1), ScalarType::Double, device_of(x));
   double* const sums = static_cast<double*>(scratch.mutable_data_ptr());
   if (xs.biases) {
@@ -77,11 +120,20 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
       rows(args, first, last, need_dbias ? sums : nullptr);
     });
   } else {
-    chunks.each(xs.n, [&](int64_t c, int64_t first, int64_t last) {
-      rows(args, first, last, need_dbias ? sums + c * xs.n : nullptr);
+    chunks.each(n, [&](int64_t c, int64_t first, int64_t last) {
+      rows(args, first, last, need_dbias ? sums + c * n : nullptr);
     });
   }
-  if (need_dbias) add_up(sums, xs.biases ? xs.rows / xs.biases : chunks.count, grads.dbias);
+  if (left) {
+    BackwardArgs rest = args;
+    rest.dy = after(args.dy, xs.rows * n, x);
+    rest.x = after(args.x, xs.rows * n, x);
+    if (args.dx) rest.dx = after(args.dx, xs.rows * n, x);
+    rest.n = left;
+    rows(rest, 0, 1, need_dbias ? sums + chunks.count * n : nullptr);
+  }
+  const int64_t of_columns = chunks.count * joint.times + joint.left;
+  if (need_dbias) add_up(sums, xs.biases ? xs.rows / xs.biases : of_columns, grads.dbias);
   return {grads.dx, grads.dbias};
 }
 

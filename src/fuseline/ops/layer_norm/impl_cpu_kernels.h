@@ -3,7 +3,7 @@
 // linker merges could carry wider instructions than the processor has.
 #pragma once
 
-#include "fuseline/cpu/row_sums.h"
+#include "fuseline/cpu/row_tiles.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::layer_norm {
@@ -85,21 +85,32 @@ inline Moments<double> moments_of(const Place<double>& row, int64_t n, double ep
           Pair<double>(1 / __builtin_sqrtl(square + eps))};
 }
 
-// y = (x - mean) * rstd * w + b, of which the last addition may leave little: up to there xhat has
-// what its roundings lose. Owns one row. Reads x (from cache), weight, bias. Writes y.
+// A vector of elements, of one row or of as many.
+template <class C>
+struct Normed {
+  Vector<C> mean, rest_of_mean, rstd, rest_of_rstd;
+
+  // (x - mean) * rstd * w + b, of which the last addition may leave little: up to there xhat has
+  // what its roundings lose.
+  Vector<C> of(const Vector<C>& x, const Vector<C>& weight, const Vector<C>& bias) const {
+    const auto v = difference<C>(x, mean);
+    const Vector<C> xhat = v.of[0] * rstd;
+    const Vector<C> rest =
+        fused<C>(v.of[1] - rest_of_mean, rstd,
+                 fused<C>(v.of[0], rest_of_rstd, fused<C>(v.of[0], rstd, -xhat)));
+    return fused<C>(xhat, weight, bias) + rest * weight;
+  }
+};
+
+// Owns one row. Reads x (from cache), weight, bias. Writes y.
 template <class X, class W, class B, class C>
 inline void write_row(const X* x, const W* w, const B* b, X* y, int64_t n, const Moments<C>& row) {
   using V = Vector<C>;
-  const V mean = V{} + row.mean.high, rest_of_mean = V{} + row.mean.low;
-  const V rstd = V{} + row.rstd.high, rest_of_rstd = V{} + row.rstd.low;
+  const Normed<C> normed{V{} + row.mean.high, V{} + row.mean.low, V{} + row.rstd.high,
+                         V{} + row.rstd.low};
   each_vector<C>(n, [=](int64_t i, auto part) {
-    const auto v = difference<C>(load<C>(x + i, part), mean);
-    const V xhat = v.of[0] * rstd;
-    const V rest = fused<C>(v.of[1] - rest_of_mean, rstd,
-                            fused<C>(v.of[0], rest_of_rstd, fused<C>(v.of[0], rstd, -xhat)));
-    const V weight = load_weight<C>(w, C{}, i, part);
-    const V bias = plus<C>(V{}, b, i, part);
-    store<C>(y + i, fused<C>(xhat, weight, bias) + rest * weight, part);
+    const V weight = load_weight<C>(w, C{}, i, part), bias = plus<C>(V{}, b, i, part);
+    store<C>(y + i, normed.of(load<C>(x + i, part), weight, bias), part);
   });
 }
 
@@ -143,12 +154,88 @@ __attribute__((noinline)) Moments<C> plain_row(const X* x, const W* w, const B* 
   return {Pair<C>(mean), Pair<C>(rstd)};
 }
 
+template <class C>
+inline bool is_ordinary(C rstd) {
+  constexpr C kMost = static_cast<C>(sizeof(C) == 8 ? 1e140 : 1e30);
+  return rstd <= kMost && rstd >= 1 / kMost;
+}
+
+// Moments of the rows of a tile, as of a row alone.
+struct TileMoments {
+  float mean[kTileRows], rest_of_mean[kTileRows], rstd[kTileRows], rest_of_rstd[kTileRows];
+
+  template <class X>
+  void of(const RowTile<X, kFewOfNorms>& x, int64_t count, int64_t n, double eps) {
+    constexpr int64_t kN = kLanes<double>;
+    double sums[kTileRows], squares[kTileRows], firsts[kTileRows];
+    for (int64_t r = 0; r < count; r += kN) {
+      const auto first = load<double>(x.column(0) + r, Whole{});
+      Vector<double> sum = {}, square = {};
+      for (int64_t i = 1; i < n; ++i) {
+        const auto v = load<double>(x.column(i) + r, Whole{}) - first;
+        sum += v;
+        square += v * v;
+      }
+      store<double>(firsts + r, first, Whole{});
+      store<double>(sums + r, first - first + sum, Whole{});  // an Inf alone has no mean
+      store<double>(squares + r, square, Whole{});
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      const double columns = static_cast<double>(n), mean_of_rest = sums[r] / columns;
+      const double square = squares[r] / columns - mean_of_rest * mean_of_rest;
+      const Pair<float> whole(firsts[r], mean_of_rest), inverse(1 / __builtin_sqrt(square + eps));
+      mean[r] = whole.high, rest_of_mean[r] = whole.low;
+      rstd[r] = inverse.high, rest_of_rstd[r] = inverse.low;
+    }
+  }
+  Normed<float> at(int64_t r) const {
+    return {load<float>(mean + r, Whole{}), load<float>(rest_of_mean + r, Whole{}),
+            load<float>(rstd + r, Whole{}), load<float>(rest_of_rstd + r, Whole{})};
+  }
+};
+
+// Rows of few elements, by tiles.
+template <class X, class W, class B>
+void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
+  const int64_t n = args.n;
+  const W* const w = static_cast<const W*>(args.weight);
+  const B* const b = static_cast<const B*>(args.bias);
+  const bool ordinary = !is_infinite<float>(w, n);
+  RowTile<X, kFewOfNorms> x, y;
+  TileMoments moments;
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    x.of(args.x, row, args.x_stride, count, n);
+    moments.of(x, count, n, args.eps);
+    for (int64_t i = 0; i < n; ++i) {
+      const auto weight = Vector<float>{} + load_weight<float>(w, 0.f, i, Short{1})[0];
+      const auto bias = Vector<float>{} + plus<float>(Vector<float>{}, b, i, Short{1})[0];
+      for (int64_t r = 0; r < count; r += kLanes<float>) {
+        const auto v = load<float>(x.column(i) + r, Whole{});
+        store<float>(y.column(i) + r, moments.at(r).of(v, weight, bias), Whole{});
+      }
+    }
+    y.write(args.y, row, count, n);
+    for (int64_t r = 0; r < count; ++r) {
+      if (ordinary && is_ordinary(moments.rstd[r])) continue;
+      const X* const from = static_cast<const X*>(args.x) + (row + r) * args.x_stride;
+      const auto found =
+          plain_row(from, w, b, static_cast<X*>(args.y) + (row + r) * n, n, args.eps);
+      moments.mean[r] = found.mean.high, moments.rstd[r] = found.rstd.high;
+    }
+    if (!args.mean) return;
+    std::memcpy(static_cast<float*>(args.mean) + row, moments.mean, count * sizeof(float));
+    std::memcpy(static_cast<float*>(args.rstd) + row, moments.rstd, count * sizeof(float));
+  });
+}
+
 // Owns rows [first, last). Reads x twice, the second time from cache, weight, bias. Writes y and,
 // if requested, mean and rstd.
 template <class X, class W, class B>
 void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
-  constexpr C kMost = static_cast<C>(sizeof(X) == 8 ? 1e140 : 1e30);
+  if constexpr (sizeof(C) < 8) {
+    if (args.n > 0 && args.n <= kFewOfNorms) return forward_tiles<X, W, B>(args, first, last);
+  }
   const W* const w = static_cast<const W*>(args.weight);
   const B* const b = static_cast<const B*>(args.bias);
   const bool ordinary = !is_infinite<C>(w, args.n);
@@ -156,7 +243,7 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
     const X* const x = static_cast<const X*>(args.x) + row * args.x_stride;
     X* const y = static_cast<X*>(args.y) + row * args.n;
     Moments<C> moments = moments_of(Place<X>{x, x + args.x_stride, y}, args.n, args.eps);
-    if (ordinary && moments.rstd.high <= kMost && moments.rstd.high >= 1 / kMost) {
+    if (ordinary && is_ordinary(moments.rstd.high)) {
       write_row(x, w, b, y, args.n, moments);
     } else {
       moments = plain_row(x, w, b, y, args.n, args.eps);
@@ -227,6 +314,90 @@ inline void backward_parameters(const Row<X, C>* rows, int64_t n, double* dweigh
   });
 }
 
+// The same of a tile of rows of few elements: each function in the steps of a row alone.
+template <class X, class W>
+struct BackwardTile {
+  using C = Compute<X>;
+  using V = Vector<C>;
+  RowTile<X, kFewOfNorms> dy, x, dx;
+  C mean[kTileRows], rstd[kTileRows], shift[kTileRows], of_g[kTileRows], of_product[kTileRows];
+  const W* w;
+  int64_t n, count;
+
+  void read(const BackwardArgs& args, int64_t row, int64_t rows) {
+    w = static_cast<const W*>(args.weight);
+    n = args.n, count = rows;
+    dy.of(args.dy, row, args.dy_stride, count, n);
+    x.of(args.x, row, args.x_stride, count, n);
+    std::memcpy(mean, static_cast<const C*>(args.mean) + row, count * sizeof(C));
+    std::memcpy(rstd, static_cast<const C*>(args.rstd) + row, count * sizeof(C));
+    for (int64_t r = 0; n == 1 && r < count; ++r) rstd[r] *= 0;
+    std::memset(shift, 0, sizeof(shift));
+    sum();
+  }
+  V weight(int64_t i) const { return V{} + load_weight<C>(w, C{}, i, Short{1})[0]; }
+  V g(int64_t i, int64_t r) const { return load<C>(dy.column(i) + r, Whole{}) * weight(i); }
+  V xhat(int64_t i, int64_t r) const {
+    return (load<C>(x.column(i) + r, Whole{}) - load<C>(mean + r, Whole{})) *
+               load<C>(rstd + r, Whole{}) -
+           load<C>(shift + r, Whole{});
+  }
+  void sum() {
+    double sums[3][kTileRows];
+    for (int64_t r = 0; r < count; r += kLanes<C>) {
+      RowSum<C> of[3];
+      for (int64_t i = 0; i < n; ++i) {
+        const V v = xhat(i, r), slope = g(i, r);
+        of[0].add(v);
+        of[1].add(slope);
+        of[2].add(slope * v);
+      }
+      for (int k = 0; k < 3; ++k) of[k].totals(sums[k] + r);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      const double columns = static_cast<double>(n);
+      const double off = sums[0][r] / columns, mean_of_g = sums[1][r] / columns;
+      shift[r] = static_cast<C>(off);
+      of_g[r] = static_cast<C>(mean_of_g);
+      of_product[r] = static_cast<C>(sums[2][r] / columns - off * mean_of_g);
+    }
+  }
+  void write_dx(void* to, int64_t row) {
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t r = 0; r < count; r += kLanes<C>) {
+        const V rest =
+            g(i, r) - load<C>(of_g + r, Whole{}) - xhat(i, r) * load<C>(of_product + r, Whole{});
+        store<C>(dx.column(i) + r, rest * load<C>(rstd + r, Whole{}), Whole{});
+      }
+    }
+    dx.write(to, row, count, n);
+  }
+  void add_to(double* dweight, double* dbias) const {
+    for (int64_t i = 0; i < n; ++i) {
+      V products = {}, sum = {};
+      for (int64_t r = 0; r < count; r += kLanes<C>) {
+        const Short present{static_cast<int>(count - r < kLanes<C> ? count - r : kLanes<C>)};
+        const V of_y = load<C>(dy.column(i) + r, Whole{});
+        products += fresh<C>(of_y * xhat(i, r), present);
+        sum += fresh<C>(of_y, present);
+      }
+      if (dweight) dweight[i] += sum_lanes<C>(products);
+      if (dbias) dbias[i] += sum_lanes<C>(sum);
+    }
+  }
+};
+
+template <class X, class W>
+void backward_tiles(const BackwardArgs& args, int64_t first, int64_t last, double* dweight,
+                    double* dbias) {
+  BackwardTile<X, W> tile;
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    tile.read(args, row, count);
+    if (args.dx) tile.write_dx(args.dx, row);
+    if (dweight || dbias) tile.add_to(dweight, dbias);
+  });
+}
+
 // Owns rows [first, last), four at a time: their sum is taken in C, the sum of such sums in fp64.
 // Reads dy, x, mean, rstd, weight. Writes dx, dweight and dbias, whichever is requested.
 template <class X, class W>
@@ -239,6 +410,7 @@ void backward(const BackwardArgs& args, int64_t first, int64_t last, double* dwe
   const C* const rstd = static_cast<const C*>(args.rstd);
   if (dweight) std::memset(dweight, 0, n * sizeof(double));
   if (dbias) std::memset(dbias, 0, n * sizeof(double));
+  if (n > 0 && n <= kFewOfNorms) return backward_tiles<X, W>(args, first, last, dweight, dbias);
   for (int64_t row = first; row < last; row += kGroup) {
     const int count = static_cast<int>(last - row < kGroup ? last - row : kGroup);
     Row<X, C> rows[kGroup];

@@ -83,8 +83,10 @@ void columns(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
       });
 }
 
+template <class X>
+constexpr auto kForward = softmax::forward_rows<X, forward<X>, columns<X>>;
 constexpr softmax::Kernels kKernels = {
-    {forward<double>, forward<float>, forward<f16>, forward<bf16>},
+    {kForward<double>, kForward<float>, kForward<f16>, kForward<bf16>},
     {columns<double>, columns<float>, columns<f16>, columns<bf16>},
     {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
     {softmax::columns_gradient<double, softmax::OfLogSoftmax>,

@@ -12,6 +12,8 @@ struct Causal {
   int64_t queries;  // rows of a matrix
 };
 
+constexpr int64_t kMostDims = 64;  // torch's own limit where it copies or iterates
+
 // Rows of x to rows of y. The mask's leading dimensions are those of x, `dims` of them, its strides
 // 0 where it is broadcast; `last` is that of its columns. Strides are in elements.
 struct ForwardArgs {

@@ -16,18 +16,30 @@ inline int64_t visible(const Causal& causal, int64_t row, int64_t n) {
   return seen < 0 ? 0 : seen;
 }
 
-// A row of the mask, from its first column on, side by side: where they are not, they are gathered.
+// The mask, row by row, its columns side by side: where they are not, they are gathered.
 template <class C, class M>
-class MaskRow {
+class MaskRows {
  public:
-  MaskRow(const ForwardArgs& a, int64_t row, int64_t count, C* gathered)
-      : from_(static_cast<const M*>(a.mask)), gathered_(a.last == 1 ? nullptr : gathered) {
+  MaskRows(const ForwardArgs& a, int64_t row, C* gathered)
+      : a_(a), from_(static_cast<const M*>(a.mask)), gathered_(a.last == 1 ? nullptr : gathered) {
     for (int64_t d = a.dims - 1; d >= 0; --d) {
-      from_ += row % a.sizes[d] * a.strides[d];
+      at_[d] = row % a.sizes[d];
+      from_ += at_[d] * a.strides[d];
       row /= a.sizes[d];
     }
+  }
+  // Before the row's `count` columns are loaded.
+  void gather(int64_t count) {
     if (!gathered_) return;
-    for (int64_t i = 0; i < count; ++i) gathered_[i] = load_scalar<C>(from_ + i * a.last);
+    for (int64_t i = 0; i < count; ++i) gathered_[i] = load_scalar<C>(from_ + i * a_.last);
+  }
+  void next() {
+    for (int64_t d = a_.dims - 1; d >= 0; --d) {
+      from_ += a_.strides[d];
+      if (++at_[d] < a_.sizes[d]) return;
+      from_ -= at_[d] * a_.strides[d];
+      at_[d] = 0;
+    }
   }
   template <class Part>
   Vector<C> load(int64_t i, Part part) const {
@@ -35,13 +47,17 @@ class MaskRow {
   }
 
  private:
+  const ForwardArgs& a_;
   const M* from_;
   C* gathered_;
+  int64_t at_[kMostDims];
 };
 template <class C>
-class MaskRow<C, Absent> {
+class MaskRows<C, Absent> {
  public:
-  MaskRow(const ForwardArgs&, int64_t, int64_t, C*) {}
+  MaskRows(const ForwardArgs&, int64_t, C*) {}
+  void gather(int64_t) {}
+  void next() {}
   template <class Part>
   Vector<C> load(int64_t, Part) const {
     return Vector<C>{};
@@ -56,11 +72,12 @@ void forward(const ForwardArgs& a, int64_t first, int64_t last) {
   const softmax::Scratch<C> scratch(2, a.n);
   C* const z = scratch.row(0);
   const Vector<C> scale = Vector<C>{} + static_cast<C>(a.scale);
-  for (int64_t row = first; row < last; ++row) {
+  MaskRows<C, M> mask(a, first, scratch.row(1));
+  for (int64_t row = first; row < last; ++row, mask.next()) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
     X* const y = static_cast<X*>(a.y) + row * a.n;
     const int64_t count = visible(a.causal, row, a.n), padded = softmax::padded<C>(count);
-    const MaskRow<C, M> mask(a, row, count, scratch.row(1));
+    mask.gather(count);
     // Whole vectors, since the next pass overwrites what it reads; the added ones give 0.
     const auto read = [&](int64_t i, auto part) {
       const auto v = fused<C>(load<C>(x + i, part), scale, mask.load(i, part));

@@ -5,7 +5,7 @@
 
 #include <cfloat>
 
-#include "fuseline/cpu/row_sums.h"
+#include "fuseline/cpu/row_tiles.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::norm_chain {
@@ -53,22 +53,72 @@ void scale_row(const X* x, X* y, int64_t n, C power) {
 }
 
 template <class X>
-void forward(const ForwardArgs& a, int64_t first, int64_t last) {
-  for (int64_t row = first; row < last; ++row) {
-    const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
-    X* const y = static_cast<X*>(a.y) + row * a.n;
-    const long double sum = sum_of<X>(
-        a.n, [=](auto c, int64_t i, auto part) { return load<decltype(c)>(x + i, part); });
-    if (a.sum) a.sum[row] = static_cast<double>(sum);
-    const long double square = sum * sum, power = square * square * square * sum;
-    if (fits<Compute<X>>(power)) {
-      scale_row<Compute<X>>(x, y, a.n, power);
-    } else if (fits<double>(power)) {
-      scale_row<double>(x, y, a.n, power);
-    } else {
-      plain_row(x, y, a.n);
-    }
+void forward_row(const ForwardArgs& a, int64_t row) {
+  const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
+  X* const y = static_cast<X*>(a.y) + row * a.n;
+  const long double sum =
+      sum_of<X>(a.n, [=](auto c, int64_t i, auto part) { return load<decltype(c)>(x + i, part); });
+  if (a.sum) a.sum[row] = static_cast<double>(sum);
+  const long double square = sum * sum, power = square * square * square * sum;
+  if (fits<Compute<X>>(power)) {
+    scale_row<Compute<X>>(x, y, a.n, power);
+  } else if (fits<double>(power)) {
+    scale_row<double>(x, y, a.n, power);
+  } else {
+    plain_row(x, y, a.n);
   }
+}
+
+// What C has no bits of, or what fp64 may have lost, is left to a row alone.
+inline bool fits_float(double sum, double v) {
+  return sum == 0 || (__builtin_fabs(v) >= FLT_MIN && __builtin_fabs(v) <= FLT_MAX);
+}
+
+// The sums of the rows of a tile, in fp64, of term(column, row), which gives a vector.
+template <class Term>
+void sum_tile(int64_t count, int64_t n, double* sums, const Term& term) {
+  for (int64_t r = 0; r < count; r += kLanes<double>) {
+    Vector<double> sum = {};
+    for (int64_t i = 0; i < n; ++i) sum += term(i, r);
+    store<double>(sums + r, sum, Whole{});
+  }
+}
+
+// Rows of few elements, by tiles; fp64 has no wider vectors for their sums.
+template <class X>
+void forward_tiles(const ForwardArgs& a, int64_t first, int64_t last) {
+  RowTile<X, kFewOfNorms> x, y;
+  double sums[kTileRows], powers[kTileRows];
+  float factors[kTileRows];
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    x.of(a.x, row, a.x_stride, count, a.n);
+    sum_tile(count, a.n, sums,
+             [&](int64_t i, int64_t r) { return load<double>(x.column(i) + r, Whole{}); });
+    for (int64_t r = 0; r < count; ++r) {
+      const double square = sums[r] * sums[r];
+      powers[r] = square * square * square * sums[r];
+      factors[r] = static_cast<float>(powers[r]);
+    }
+    for (int64_t i = 0; i < a.n; ++i) {
+      for (int64_t r = 0; r < count; r += kLanes<float>) {
+        const auto v = load<float>(x.column(i) + r, Whole{});
+        store<float>(y.column(i) + r, v * load<float>(factors + r, Whole{}), Whole{});
+      }
+    }
+    y.write(a.y, row, count, a.n);
+    if (a.sum) std::memcpy(a.sum + row, sums, count * sizeof(double));
+    for (int64_t r = 0; r < count; ++r) {
+      if (!fits_float(sums[r], powers[r])) forward_row<X>(a, row + r);
+    }
+  });
+}
+
+template <class X>
+void forward(const ForwardArgs& a, int64_t first, int64_t last) {
+  if constexpr (sizeof(X) < 8) {
+    if (a.n <= kFewOfNorms) return forward_tiles<X>(a, first, last);
+  }
+  for (int64_t row = first; row < last; ++row) forward_row<X>(a, row);
 }
 
 // dx = dy * power + shift.
@@ -107,24 +157,64 @@ __attribute__((noinline)) void plain_gradient(const X* dy, const X* x, X* dx, in
 }
 
 template <class X>
-void backward(const BackwardArgs& a, int64_t first, int64_t last) {
-  for (int64_t row = first; row < last; ++row) {
-    const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
-    const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
-    X* const dx = static_cast<X*>(a.dx) + row * a.n;
-    const long double dot = sum_of<X>(a.n, [=](auto c, int64_t i, auto part) {
-      return load<decltype(c)>(dy + i, part) * load<decltype(c)>(x + i, part);
-    });
-    const long double sum = a.sum[row], square = sum * sum, sixth = square * square * square;
-    const long double power = sixth * sum, shift = 7 * sixth * dot;
-    if (fits<Compute<X>>(power) && fits<Compute<X>>(shift)) {
-      gradient_row<Compute<X>>(dy, dx, a.n, power, shift);
-    } else if (fits<double>(power) && fits<double>(shift)) {
-      gradient_row<double>(dy, dx, a.n, power, shift);
-    } else {
-      plain_gradient(dy, x, dx, a.n);
-    }
+void backward_row(const BackwardArgs& a, int64_t row) {
+  const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
+  const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
+  X* const dx = static_cast<X*>(a.dx) + row * a.n;
+  const long double dot = sum_of<X>(a.n, [=](auto c, int64_t i, auto part) {
+    return load<decltype(c)>(dy + i, part) * load<decltype(c)>(x + i, part);
+  });
+  const long double sum = a.sum[row], square = sum * sum, sixth = square * square * square;
+  const long double power = sixth * sum, shift = 7 * sixth * dot;
+  if (fits<Compute<X>>(power) && fits<Compute<X>>(shift)) {
+    gradient_row<Compute<X>>(dy, dx, a.n, power, shift);
+  } else if (fits<double>(power) && fits<double>(shift)) {
+    gradient_row<double>(dy, dx, a.n, power, shift);
+  } else {
+    plain_gradient(dy, x, dx, a.n);
   }
+}
+
+template <class X>
+void backward_tiles(const BackwardArgs& a, int64_t first, int64_t last) {
+  RowTile<X, kFewOfNorms> dy, x, dx;
+  double dots[kTileRows], powers[kTileRows], shifts[kTileRows];
+  float factors[kTileRows], added[kTileRows];
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    dy.of(a.dy, row, a.dy_stride, count, a.n);
+    x.of(a.x, row, a.x_stride, count, a.n);
+    sum_tile(count, a.n, dots, [&](int64_t i, int64_t r) {
+      return load<double>(dy.column(i) + r, Whole{}) * load<double>(x.column(i) + r, Whole{});
+    });
+    for (int64_t r = 0; r < count; ++r) {
+      const double sum = a.sum[row + r], square = sum * sum, sixth = square * square * square;
+      powers[r] = sixth * sum;
+      shifts[r] = 7 * sixth * dots[r];
+      factors[r] = static_cast<float>(powers[r]);
+      added[r] = static_cast<float>(shifts[r]);
+    }
+    for (int64_t i = 0; i < a.n; ++i) {
+      for (int64_t r = 0; r < count; r += kLanes<float>) {
+        const auto g = load<float>(dy.column(i) + r, Whole{});
+        const auto v = g * load<float>(factors + r, Whole{}) + load<float>(added + r, Whole{});
+        store<float>(dx.column(i) + r, v, Whole{});
+      }
+    }
+    dx.write(a.dx, row, count, a.n);
+    for (int64_t r = 0; r < count; ++r) {
+      const bool usual =
+          fits_float(a.sum[row + r], powers[r]) && fits_float(a.sum[row + r] * dots[r], shifts[r]);
+      if (!usual) backward_row<X>(a, row + r);
+    }
+  });
+}
+
+template <class X>
+void backward(const BackwardArgs& a, int64_t first, int64_t last) {
+  if constexpr (sizeof(X) < 8) {
+    if (a.n <= kFewOfNorms) return backward_tiles<X>(a, first, last);
+  }
+  for (int64_t row = first; row < last; ++row) backward_row<X>(a, row);
 }
 
 constexpr Kernels kKernels = {{forward<double>, forward<float>, forward<f16>, forward<bf16>},

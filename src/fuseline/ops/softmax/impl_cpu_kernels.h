@@ -74,8 +74,11 @@ void columns(const ForwardArgs& a, int64_t first, int64_t last) {
                          });
 }
 
+template <class X>
+constexpr auto kForward = forward_rows<X, forward<X>, columns<X>>;
+
 constexpr Kernels kKernels = {
-    {forward<double>, forward<float>, forward<f16>, forward<bf16>},
+    {kForward<double>, kForward<float>, kForward<f16>, kForward<bf16>},
     {columns<double>, columns<float>, columns<f16>, columns<bf16>},
     {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
     {columns_gradient<double, OfSoftmax>, columns_gradient<float, OfSoftmax>,

@@ -7,6 +7,7 @@
 
 #include "fuseline/cpu/rms_rows.h"
 #include "fuseline/cpu/row_sums.h"
+#include "fuseline/cpu/row_tiles.h"
 
 namespace fuseline::rms {
 namespace {
@@ -153,6 +154,61 @@ void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
   }
 }
 
+// The most columns by tiles: 4096 x 8 fp32 21 instead of 32 us, 2048 x 16 18 instead of 17.
+constexpr int64_t kFew = 8;
+
+// The same of few elements a row, by tiles.
+template <bool kAdds, class X, class W, class Y>
+void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const int64_t n = args.n;
+  const W* w = static_cast<const W*>(args.weight);
+  const C offset = static_cast<C>(args.weight_offset), scale = static_cast<C>(args.scale);
+  const double columns = static_cast<double>(n), eps = args.eps, size = __builtin_fabs(eps);
+  RowTile<X, kFew> h, added;
+  RowTile<Y, kFew> ys;
+  double sums[kTileRows], largest[kTileRows];
+  C rstd[kTileRows];
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    h.of(args.x, row, args.x_stride, count, n);
+    if constexpr (kAdds) added.of(args.residual, row, args.residual_stride, count, n);
+    for (int64_t r = 0; r < count; r += kLanes<C>) {
+      RowSum<C> sum;
+      for (int64_t i = 0; i < n; ++i) {
+        Vector<C> v = load<C>(h.column(i) + r, Whole{});
+        if constexpr (kAdds) {
+          v += load<C>(added.column(i) + r, Whole{});
+          store<C>(h.column(i) + r, v, Whole{});
+          v = rounded<X, C>(v);
+        }
+        sum.add(v * v);
+      }
+      sum.totals(sums + r);
+    }
+    for (int64_t r = 0; r < count; ++r) {
+      const double square = sums[r] / columns;
+      largest[r] = square > size ? square : size;  // their sum is 0 where eps = -square
+      rstd[r] = static_cast<C>(1 / __builtin_sqrt(square + eps));
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      const Vector<C> weight = Vector<C>{} + load_weight<C>(w, offset, i, Short{1})[0];
+      for (int64_t r = 0; r < count; r += kLanes<C>) {
+        const auto v = load<C>(h.column(i) + r, Whole{}) * load<C>(rstd + r, Whole{}) * weight;
+        store<C>(ys.column(i) + r, scaled<Y, C>(v, scale), Whole{});
+      }
+    }
+    ys.write(args.y, row, count, n);
+    if constexpr (kAdds) h.write(args.new_residual, row, count, n);
+    for (int64_t r = 0; r < count; ++r) {
+      if (in_range<C>(largest[r])) continue;
+      rstd[r] = static_cast<C>(fallback(Squares<kAdds, C, X>(args, row + r).normalised(), w,
+                                        args.weight_offset, static_cast<Y*>(args.y) + (row + r) * n,
+                                        n, eps, largest[r], args.scale));
+    }
+    if (args.rstd) std::memcpy(static_cast<C*>(args.rstd) + row, rstd, count * sizeof(C));
+  });
+}
+
 // The same, a batch of short rows at a time: rows wait for their rstd together.
 template <bool kAdds, class X, class W, class Y>
 void forward_batches(const ForwardArgs& args, int64_t first, int64_t last, int64_t batch) {
@@ -197,7 +253,9 @@ void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   constexpr int64_t kBytes = 5 << 10;
   int64_t batch = kMostRows;
   while (batch > 1 && batch * args.n * static_cast<int64_t>(sizeof(X)) > kBytes) batch /= 2;
-  if (batch > 1 && args.n < kLongRow<X>) {
+  if (args.n <= kFew) {
+    forward_tiles<kAdds, X, W, Y>(args, first, last);
+  } else if (batch > 1 && args.n < kLongRow<X>) {
     forward_batches<kAdds, X, W, Y>(args, first, last, batch);
   } else {
     forward_rows<kAdds, X, W, Y>(args, first, last);

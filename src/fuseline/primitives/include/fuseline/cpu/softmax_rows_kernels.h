@@ -119,26 +119,37 @@ __attribute__((always_inline)) inline void scale_row(const C* e, Y* y, int64_t n
       n, [=](int64_t i, auto part) { store<C>(y + i, load<C>(e + i, part) * scale, part); });
 }
 
-// dx = y * (dy - sum(dy * y)). Reads dy and y (twice). Writes dx.
-template <class X>
+// dx = y * (dy - sum(dy * y)). Reads dy and y (twice). Writes dx. AHEAD asks memory for the next
+// row and for dx.
+template <class X, bool AHEAD>
 void gradient(const GradientArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   for (int64_t row = first; row < last; ++row) {
     const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
     const X* const y = static_cast<const X*>(a.saved) + row * a.saved_stride;
-    const X* const next_dy = next_row(dy, a.dy_stride, a.n);
-    const X* const next_y = next_row(y, a.saved_stride, a.n);
     X* const dx = static_cast<X*>(a.dx) + row * a.n;
     const C sum = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
-      __builtin_prefetch(dx + i, 1);
+      if constexpr (AHEAD) __builtin_prefetch(dx + i, 1);
       return load<C>(dy + i, part) * load<C>(y + i, part);
     }));
     each_vector<C>(a.n, [=](int64_t i, auto part) {
-      __builtin_prefetch(next_dy + i);
-      __builtin_prefetch(next_y + i);
+      if constexpr (AHEAD) {
+        __builtin_prefetch(dy + a.dy_stride + i);
+        __builtin_prefetch(y + a.saved_stride + i);
+      }
       store<C>(dx + i, load<C>(y + i, part) * (load<C>(dy + i, part) - sum), part);
     });
   }
+}
+
+// Longer rows fall out of the first cache for what is asked for, which half types, whose
+// conversions leave memory idle, have time for: 250 x 4096 fp32 took a quarter longer with it, 60 x
+// 19959 a half, 100 x 333 a third longer without, 300 x 4000 bf16 a sixth.
+template <class X>
+void gradient(const GradientArgs& a, int64_t first, int64_t last) {
+  constexpr int64_t kMost = (sizeof(X) == 2 ? 32 : 4) << 10;
+  const bool ahead = a.n * static_cast<int64_t>(sizeof(X)) <= kMost;
+  ahead ? gradient<X, true>(a, first, last) : gradient<X, false>(a, first, last);
 }
 
 }  // namespace
