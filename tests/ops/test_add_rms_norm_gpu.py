@@ -50,7 +50,7 @@ def _trial(dtype: torch.dtype) -> Trial:
         (1 << 19, 0, "row_grid_kernel", "bwd_grid_kernel<B, B"),
         (1 << 20, 0, "row_grid_kernel", "bwd_long_sums_kernel<B, B, 8, (fuse"),
         (4096, 1, "row_short_kernel", "OddShape<8, 0, 512"),
-        (1027, 0, "row_short_kernel", "OddShape<33, 32,"),
+        (1027, 0, "row_short_kernel", "OddShape<9, 128,"),
         (130, 0, "row_short_kernel", "OddShape<9, 16,"),
         (61, 0, "row_short_kernel", "OddShape<4, 16,"),
         (10, 0, "row_short_kernel", "OddShape<4, 4,"),

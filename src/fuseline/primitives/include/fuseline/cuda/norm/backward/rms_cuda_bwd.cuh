@@ -24,45 +24,39 @@ struct BwdShape {
 // added in fp64. A longer sum of like terms errs in one direction.
 constexpr int kRowsInTurn = 64;
 
-template <typename S, int VEC>
-__device__ __forceinline__ void store_sums(S* to, const S (&sums)[VEC]) {
-  Pack<S, VEC> p;
-#pragma unroll
-  for (int v = 0; v < VEC; ++v) p.v[v] = sums[v];
-  store<S, VEC>(to, p);
-}
-
 // Writes what a thread added up, packs `step` columns apart from `first` on, and begins anew.
-template <typename S, int ITEMS, int VEC>
-__device__ __forceinline__ void write_part(S (&acc)[ITEMS][VEC], S* part, int first, int step,
-                                           int n) {
+template <typename S, typename W, int ITEMS, int VEC>
+__device__ __forceinline__ void write_part(S (&acc)[ITEMS][VEC], const ColumnSums<S, W>& to,
+                                           int first, int step, int n) {
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int col = first + i * step;
-    if (col < n) store_sums(part + col, acc[i]);
+    if (col < n) to.store(col, acc[i]);
 #pragma unroll
     for (int v = 0; v < VEC; ++v) acc[i][v] = 0;
   }
 }
 
-// Adds up what the warps of a block left in `sums`, one row of n each; all columns side by side.
-template <typename S>
-__device__ __forceinline__ void add_warps(const S* sums, S* partial, int n) {
+// Adds up `count` rows of n in `sums`, all columns side by side.
+template <typename S, typename W>
+__device__ __forceinline__ void add_rows(const S* sums, int count, const ColumnSums<S, W>& to,
+                                         int n) {
   __syncthreads();
   for (int col = threadIdx.x; col < n; col += blockDim.x) {
-    S sum = 0;
-    for (int warp = 0; warp < blockDim.x / kWarp; ++warp) sum += sums[warp * n + col];
-    partial[col] = sum;
+    S sum[1] = {};
+    for (int row = 0; row < count; ++row) sum[0] += sums[row * n + col];
+    to.store(col, sum);
   }
 }
 
-// Adds up the rows that a block of rows of at most a warp held at once, and writes the sum.
-template <typename T, typename Shape>
-__device__ __forceinline__ void write_warps(Stat<T> (&acc)[Shape::ITEMS][Shape::VEC], Stat<T>* sums,
-                                            Stat<T>* partial, int n, int row_threads) {
+// Adds up the rows that a block held at once, those of a warp first, and writes the sum.
+template <typename T, typename Shape, typename W>
+__device__ __forceinline__ void write_rows(Stat<T> (&acc)[Shape::ITEMS][Shape::VEC], Stat<T>* sums,
+                                           const ColumnSums<Stat<T>, W>& to, int n,
+                                           int row_threads) {
   constexpr int VEC = Shape::VEC;
   const int lane = threadIdx.x % row_threads;
-  const int warp = threadIdx.x / kWarp;
+  const int threads = max(kWarp, row_threads), mine = threadIdx.x / threads;
   for (int offset = kWarp / 2; offset >= row_threads; offset /= 2) {
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
@@ -74,10 +68,10 @@ __device__ __forceinline__ void write_warps(Stat<T> (&acc)[Shape::ITEMS][Shape::
 #pragma unroll
     for (int i = 0; i < Shape::ITEMS; ++i) {
       const int col = (i * row_threads + lane) * VEC;
-      if (col < n) store_sums(sums + warp * n + col, acc[i]);
+      if (col < n) ColumnSums<Stat<T>, Stat<T>>{sums + mine * n}.store(col, acc[i]);
     }
   }
-  add_warps(sums, partial, n);
+  add_rows(sums, blockDim.x / threads, to, n);
 }
 
 // Owns rows blockIdx, blockIdx + gridDim, ... (times the rows a block holds at once) and, for
@@ -211,7 +205,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       if (a.wants_columns() && (turn % kRowsInTurn == 0 || base + row_step >= a.rows)) {
 #pragma unroll
         for (int k = 0; k < kPlanes<KIND>; ++k) {
-          if (a.partial[k]) write_part(acc[k], a.partial[k] + part * a.n, first, step, n);
+          if (a.partial[k]) write_part(acc[k], a.columns(k, part), first, step, n);
         }
         part += gridDim.x;
       }
@@ -224,8 +218,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     for (int k = 0; k < kPlanes<KIND>; ++k) {
       if (!a.partial[k]) continue;
       __syncthreads();
-      write_warps<T, Shape>(acc[k], reinterpret_cast<S*>(shared), a.partial[k] + part * a.n, n,
-                            row_threads);
+      write_rows<T, Shape>(acc[k], reinterpret_cast<S*>(shared), a.columns(k, part), n,
+                           row_threads);
     }
   }
 }

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(Shape::BLOCK, 1)
       }
       if (a.partial[0] && ends(kRowsInPart<Shape>)) {
         const int64_t row = block.group + turn / kRowsInPart<Shape> * plan.groups;
-        S* const part = a.partial[0] + row * a.n + block.begin + first;
+        const auto part = a.columns(0, row).at(block.begin + first);
         if constexpr (Shape::TWO_SUMS) {
           write_part(second, part, 0, STEP, cols);
         } else {

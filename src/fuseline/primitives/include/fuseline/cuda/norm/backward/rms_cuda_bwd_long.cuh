@@ -135,10 +135,10 @@ __global__ void __launch_bounds__(kTileThreads)
     for (int i = 0; i < ITEMS; ++i) {
       const int64_t col = column + i * STEP;
       if (col >= a.n) break;
+      S sums[VEC];
 #pragma unroll
-      for (int v = 0; v < VEC; ++v) {
-        a.partial[k][blockIdx.y * a.n + col + v] = static_cast<S>(total[k][i][v]);
-      }
+      for (int v = 0; v < VEC; ++v) sums[v] = static_cast<S>(total[k][i][v]);
+      a.columns(k, blockIdx.y).store(col, sums);
     }
   }
 }

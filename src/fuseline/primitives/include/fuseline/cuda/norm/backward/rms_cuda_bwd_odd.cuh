@@ -17,6 +17,25 @@ __device__ int copies_of(const BwdArgs<T, W, KIND>& a) {
   return 2;
 }
 
+// Rows of which four warps have 32 columns in turn, or one warp all: the same sums in the same
+// order.
+template <typename S>
+__device__ __forceinline__ S sum_of_four(S a, S b, S c, S d) {
+  return (a + b) + (c + d);
+}
+template <int COUNT, typename S>
+__device__ __forceinline__ void four_warps_sums(S (&sums)[COUNT], S* scratch) {
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k) scratch[k * blockDim.x + threadIdx.x] = sums[k];
+  __syncthreads();
+  const int first = threadIdx.x / (4 * kWarp) * (4 * kWarp) + threadIdx.x % kWarp;
+#pragma unroll
+  for (int k = 0; k < COUNT; ++k) {
+    const S* const of = scratch + k * blockDim.x + first;
+    sums[k] = lanes_sum(sum_of_four(of[0], of[kWarp], of[2 * kWarp], of[3 * kWarp]), kWarp);
+  }
+}
+
 // Rows that 16 bytes do not divide, or that are misaligned. Owns tiles blockIdx, blockIdx +
 // gridDim, ... of one row for each ROW_THREADS threads of the block (or of one row, if
 // ROW_IS_BLOCK) and all columns of them: a thread has lane, lane + row_threads, .... Reads x and dy
@@ -28,6 +47,8 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   constexpr int ITEMS = Shape::ITEMS, STAGES = Shape::STAGES;
   constexpr int BUFFERS = kBuffers<KIND>;
   constexpr bool ROW_IS_BLOCK = Shape::MULTI_WARP, ADDS = KIND == Kind::kAdds;
+  constexpr bool BY_WARPS = Shape::BY_WARPS;
+  constexpr int SUMS = Shape::SUMS;
   constexpr bool CENTRED = kIsCentred<KIND>;
   extern __shared__ __align__(16) unsigned char smem[];
   __shared__ S scratch[2][kSums<KIND>][Shape::MAX_THREADS / kWarp];
@@ -74,35 +95,46 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     const Moments<S, KIND> moments = moments_ahead;
     if (row + step < a.rows) moments_ahead = a.moments(row + step);
     barriers[stage].wait(parity);
-    const T* x = xs.place(smem + BUFFERS * stage * buffer_bytes, first) + group * n + lane;
-    const T* dy = dys.place(smem + (BUFFERS * stage + 1) * buffer_bytes, first) + group * n + lane;
+    const T* x = xs.row(smem + BUFFERS * stage * buffer_bytes, first, group) + lane;
+    const T* dy = dys.row(smem + (BUFFERS * stage + 1) * buffer_bytes, first, group) + lane;
     const T* added = nullptr;
     if constexpr (ADDS) {
       if (a.added) {
-        added = addends(a).place(smem + (3 * stage + 2) * buffer_bytes, first) + group * n + lane;
+        added = addends(a).row(smem + (3 * stage + 2) * buffer_bytes, first, group) + lane;
       }
     }
-    S xhat[ITEMS], g[ITEMS], sums[kSums<KIND>] = {};
+    S xhat[ITEMS], g[ITEMS], parts[SUMS][kSums<KIND>] = {};
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       const int col = i * row_threads;
       xhat[i] = col < cols ? moments.xhat(to_stat(x[col])) : S(0);
       g[i] = col < cols ? to_stat(dy[col]) : S(0);
       if constexpr (CENTRED) {
-        add<KIND>(sums, g[i] * weights[i], xhat[i]);  // g is dy until xhat's shift is known
+        add<KIND>(parts[i % SUMS], g[i] * weights[i],
+                  xhat[i]);  // g is dy until xhat's shift is known
         continue;
       }
       acc[0][i][0] += g[i] * xhat[i];
       g[i] *= weights[i];
-      add<KIND>(sums, g[i], xhat[i]);
+      add<KIND>(parts[i % SUMS], g[i], xhat[i]);
       if constexpr (ADDS) {
         // dx but for what the mean takes off it: the tile will not be there for long.
         g[i] = fma(moments.rstd, g[i], added && col < cols ? to_stat(added[col]) : S(0));
       }
     }
-    row_sums<ROW_IS_BLOCK>(sums, row_threads, scratch[stage]);
-    const auto means = means_of<KIND>(sums, a.inv_n);
-    if constexpr (!ROW_IS_BLOCK) __syncthreads();
+    if constexpr (BY_WARPS) {
+      S* const sums = reinterpret_cast<S*>(smem + STAGES * BUFFERS * buffer_bytes);
+      four_warps_sums(parts[0], sums + stage * kSums<KIND> * blockDim.x);
+    } else {
+#pragma unroll
+      for (int k = 0; k < kSums<KIND>; ++k) {
+        if constexpr (SUMS == 4)
+          parts[0][k] = sum_of_four(parts[0][k], parts[1][k], parts[2][k], parts[3][k]);
+      }
+      row_sums<ROW_IS_BLOCK>(parts[0], row_threads, scratch[stage]);
+    }
+    const auto means = means_of<KIND>(parts[0], a.inv_n);
+    if constexpr (!ROW_IS_BLOCK && !BY_WARPS) __syncthreads();
     load_async(stage);  // all have read this tile
     if constexpr (CENTRED) {
 #pragma unroll
@@ -130,7 +162,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
         (++turn % kRowsInTurn == 0 || first + step >= a.rows)) {
 #pragma unroll
       for (int k = 0; k < kPlanes<KIND>; ++k) {
-        if (a.partial[k]) write_part(acc[k], a.partial[k] + part * a.n, lane, row_threads, n);
+        if (a.partial[k]) write_part(acc[k], a.columns(k, part), lane, row_threads, n);
       }
       part += gridDim.x;
     }
@@ -140,8 +172,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     for (int k = 0; k < kPlanes<KIND>; ++k) {
       if (!a.partial[k]) continue;
       __syncthreads();
-      write_warps<T, Shape>(acc[k], reinterpret_cast<S*>(smem), a.partial[k] + part * a.n, n,
-                            row_threads);
+      write_rows<T, Shape>(acc[k], reinterpret_cast<S*>(smem), a.columns(k, part), n, row_threads);
     }
   }
 }

@@ -44,9 +44,31 @@ struct Moments<S, Kind::kCentred> {
 template <Kind KIND>
 constexpr int kPlanes = kIsCentred<KIND> ? 2 : 1;
 
+// Where sums over columns go: to a part of S, or, if there is but one, to the gradient itself.
+template <typename S, typename W>
+struct ColumnSums {
+  S* part;
+  W* whole;
+
+  __device__ __forceinline__ explicit operator bool() const { return part; }
+  __device__ __forceinline__ ColumnSums at(int64_t column) const {
+    return {part + column, whole ? whole + column : nullptr};
+  }
+  template <int VEC>
+  __device__ __forceinline__ void store(int64_t column, const S (&sums)[VEC]) const {
+    Pack<S, VEC> p;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) p.v[v] = sums[v];
+    if constexpr (!std::is_same_v<S, W>) {
+      if (whole) return fuseline::store<W, VEC>(whole + column, pack<W>(unpack<S>(p)));
+    }
+    fuseline::store<S, VEC>(part + column, p);
+  }
+};
+
 // Rows of dy and x with one stride each; dx is contiguous, each of the partial planes is
 // (blocks, n). weight may be null, weight_offset is 0 then; a null dx or plane is a gradient that
-// are not requested.
+// are not requested. `whole` is where a single part goes, if its type is not the gradient's.
 template <typename T, typename W, Kind KIND>
 struct BwdArgs : Besides<T, KIND> {
   const T* dy;
@@ -55,6 +77,7 @@ struct BwdArgs : Besides<T, KIND> {
   const Stat<T>* rstd;
   T* dx;
   Stat<T>* partial[kPlanes<KIND>];
+  W* whole[kPlanes<KIND>];
   int64_t rows;
   int64_t dy_stride;
   int64_t x_stride;
@@ -62,6 +85,9 @@ struct BwdArgs : Besides<T, KIND> {
   Stat<T> inv_n;
   Stat<T> weight_offset;
 
+  __device__ __forceinline__ ColumnSums<Stat<T>, W> columns(int plane, int64_t part) const {
+    return ColumnSums<Stat<T>, W>{partial[plane], whole[plane]}.at(part * n);
+  }
   // A centred norm has none; -0 is the one that the compiler knows to change nothing.
   __device__ __forceinline__ Stat<T> offset() const {
     if constexpr (kIsCentred<KIND>) return Stat<T>(-0.0);

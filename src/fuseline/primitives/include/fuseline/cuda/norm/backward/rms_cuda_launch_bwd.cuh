@@ -19,7 +19,8 @@ template <int ITEMS_, int ROW_THREADS_, int MAX_THREADS_, int MIN_BLOCKS_>
 struct OddShape {
   static constexpr int VEC = 1, ITEMS = ITEMS_, ROW_THREADS = ROW_THREADS_, STAGES = 2;
   static constexpr int MAX_THREADS = MAX_THREADS_, MIN_BLOCKS = MIN_BLOCKS_;
-  static constexpr bool MULTI_WARP = ROW_THREADS == 0;
+  static constexpr bool MULTI_WARP = ROW_THREADS == 0, BY_WARPS = ROW_THREADS > kWarp;
+  static constexpr int SUMS = ROW_THREADS == kWarp && ITEMS > 8 ? 4 : 1;  // of a thread's elements
 };
 
 // How the kernel of a shape is launched.
@@ -39,11 +40,14 @@ BwdLaunch bwd_launch(int64_t n) {
   l.threads = Shape::MULTI_WARP ? block_for(packs, Shape::ITEMS) : Shape::MAX_THREADS;
   l.groups = Shape::MULTI_WARP ? 1 : l.threads >> l.log_row_threads;
   // Each stage: a buffer for each row, or for each tile of odd rows.
-  l.buffer_bytes =
-      Shape::VEC == 1 ? smem_bytes_for<T>(l.groups * n) : static_cast<int>(n * sizeof(T));
+  l.buffer_bytes = Shape::VEC == 1 ? Tiles<T>::bytes(l.groups, n) : static_cast<int>(n * sizeof(T));
   l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * kBuffers<KIND> * l.buffer_bytes;
+  if constexpr (Shape::VEC == 1) {
+    if (Shape::BY_WARPS) l.shared += Shape::STAGES * kSums<KIND> * l.threads * sizeof(Stat<T>);
+  }
   if (!Shape::MULTI_WARP) {
-    const int sums = l.threads / kWarp * static_cast<int>(n * sizeof(Stat<T>));
+    const int rows = l.threads / std::max(kWarp, 1 << l.log_row_threads);
+    const int sums = rows * static_cast<int>(n * sizeof(Stat<T>));
     l.shared = std::max(l.shared, sums);
   }
   return l;
@@ -54,7 +58,9 @@ BwdLaunch bwd_launch(int64_t n) {
 // docs/decisions/logs/0004-rmsnorm-measurements.md has the measurements, none of which is of a
 // centred norm.
 template <typename T, int VEC, Kind KIND, typename F>
-auto with_bwd_shape(int64_t n, const F& f) {
+auto with_bwd_shape(const BwdProblem& p, const F& f) {
+  const int64_t n = p.n;
+  const bool few = p.rows <= int64_t{4} * p.sms;
   const auto if_it_fits = [&](auto shape) {
     const bool fits = bwd_launch<T, decltype(shape), KIND>(n).shared <= most_shared();
     return fits ? f(shape) : f(Long{});
@@ -69,7 +75,12 @@ auto with_bwd_shape(int64_t n, const F& f) {
     if (packs <= 9 * 16) return if_it_fits(OddShape<9, 16, 256, 2>{});
     if (packs <= 8 * kWarp) return if_it_fits(OddShape<8, kWarp, 256, 2>{});
     if constexpr (sizeof(T) < 8) {
-      if (packs <= 33 * kWarp) return if_it_fits(OddShape<33, kWarp, 256, 1>{});
+      // The two have the same sums in the same order; fewer elements a thread take less time, but
+      // more of the processors' than many rows leave them.
+      if (packs <= 33 * kWarp) {
+        return few ? if_it_fits(OddShape<9, 4 * kWarp, 512, 1>{})
+                   : if_it_fits(OddShape<33, kWarp, 256, 1>{});
+      }
     }
     if (packs <= 8 * 512) return if_it_fits(OddShape<8, 0, 512, 1>{});
     if constexpr (sizeof(T) < 8) {
@@ -143,7 +154,7 @@ LongSlices slices_of(int64_t n, void* sums) {
 
 template <typename T, int VEC, Kind KIND>
 int64_t parts_by_length(BwdProblem& p) {
-  return with_bwd_shape<T, VEC, KIND>(p.n, [&](auto shape) -> int64_t {
+  return with_bwd_shape<T, VEC, KIND>(p, [&](auto shape) -> int64_t {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       const int64_t most = ceil_div(p.sms * kTileBlocksPerSm, column_tiles<VEC>(p.n));
@@ -160,7 +171,7 @@ int64_t parts_by_length(BwdProblem& p) {
 template <typename T, typename W, int VEC, Kind KIND>
 void bwd_by_length(const BwdArgs<T, W, KIND>& a, const BwdProblem& p) {
   const auto blocks = static_cast<unsigned>(p.blocks);
-  with_bwd_shape<T, VEC, KIND>(a.n, [&](auto shape) {
+  with_bwd_shape<T, VEC, KIND>(p, [&](auto shape) {
     using Shape = decltype(shape);
     if constexpr (std::is_same_v<Shape, Long>) {
       constexpr int ITEMS = kTileItems<VEC>;
@@ -240,7 +251,7 @@ int64_t bwd_sums_typed(const BwdProblem& p) {
   }
   return with_bwd_vec<T, W>(p, [&](auto vec) {
     constexpr int VEC = decltype(vec)::value;
-    return with_bwd_shape<T, VEC, KIND>(p.n, [&](auto shape) -> int64_t {
+    return with_bwd_shape<T, VEC, KIND>(p, [&](auto shape) -> int64_t {
       if (!std::is_same_v<decltype(shape), Long>) return 0;
       return p.rows * slices_of<VEC>(p.n, nullptr).count * kSums<KIND>;
     });
@@ -260,10 +271,7 @@ int64_t parts_typed(BwdProblem& p) {
 }
 
 // Whether the one part of each parameter is its gradient, so that nothing is left to be added up.
-template <typename T, typename W>
-bool is_whole(const BwdProblem& p) {
-  return std::is_same_v<W, Stat<T>> && p.rows > 0 && p.parts == 1;
-}
+bool is_whole(const BwdProblem& p) { return p.rows > 0 && p.parts == 1; }
 
 template <typename T, typename W, Kind KIND>
 BwdArgs<T, W, KIND> bwd_args(const BwdProblem& p) {
@@ -274,8 +282,10 @@ BwdArgs<T, W, KIND> bwd_args(const BwdProblem& p) {
   a.weight = static_cast<const W*>(p.weight);
   a.rstd = static_cast<const S*>(p.rstd);
   a.dx = static_cast<T*>(p.dx);
-  const bool whole = is_whole<T, W>(p);
-  if (p.dweight) a.partial[0] = static_cast<S*>(whole ? p.dweight : p.partial);
+  // What is whole is written as W; where that is S, as the part is.
+  const bool whole = is_whole(p), in_place = whole && std::is_same_v<W, S>;
+  if (p.dweight) a.partial[0] = static_cast<S*>(in_place ? p.dweight : p.partial);
+  if (whole) a.whole[0] = static_cast<W*>(p.dweight);
   a.rows = p.rows;
   a.dy_stride = p.dy_stride;
   a.x_stride = p.x_stride;
@@ -289,7 +299,8 @@ BwdArgs<T, W, KIND> bwd_args(const BwdProblem& p) {
   if constexpr (kIsCentred<KIND>) {
     a.mean = static_cast<const S*>(p.mean);
     S* const second = static_cast<S*>(p.partial) + (p.dweight ? p.parts * p.n : 0);
-    if (p.dbias) a.partial[1] = whole ? static_cast<S*>(p.dbias) : second;
+    if (p.dbias) a.partial[1] = in_place ? static_cast<S*>(p.dbias) : second;
+    if (whole) a.whole[1] = static_cast<W*>(p.dbias);
   }
   return a;
 }
@@ -312,7 +323,7 @@ void bwd_rows(const BwdProblem& p) {
 template <typename T, typename W, Kind KIND>
 void bwd_typed(const BwdProblem& p) {
   if (p.rows) bwd_rows<T, W, KIND>(p);
-  if ((!p.dweight && !p.dbias) || is_whole<T, W>(p)) return;
+  if ((!p.dweight && !p.dbias) || is_whole(p)) return;
   finish_columns<Stat<T>, W>(static_cast<const Stat<T>*>(p.partial), p.parts * p.n,
                              static_cast<int>(p.rows ? p.parts : 0), p.n,
                              static_cast<W*>(p.dweight ? p.dweight : p.dbias),
