@@ -53,7 +53,9 @@ A **regime** is a kernel and how it divides a row: elements that a thread holds,
 blocks of a cluster. The operator, the size of an element and the length of the row choose it.
 Whether 16 bytes divide the addresses, and how many rows there are, decide only how elements are
 read and which blocks have them. The order of a row's sums stays the same, so on one model of GPU
-its result depends on its elements and its length alone.
+its result depends on its elements and its length alone. Short rows whose elements lie apart are
+read so by `row_apart_kernel`, with the threads and sums of `row_short_kernel`; others are copied
+first.
 
 Computed by the code that launches the kernels, as if for a GPU of 132 multiprocessors with 227 KB
 of shared memory a block (H100, H200) that holds every cluster it is asked about. That needs no GPU:

@@ -46,6 +46,7 @@ void run(const Op& op, const T* in, const T* other, T* out, int64_t rows, int64_
   EXPORT(how, prefix##rms_norm, name, T, RMS_NORM(T))
 #define EXPORT_ALL(name, T)                                       \
   EXPORT_BY(Usual, , name, T)                                     \
+  EXPORT_BY(InSteps, steps_, name, T)                             \
   EXPORT_BY(ByCluster, cluster_, name, T)                         \
   EXPORT_BY(ByLong, long_, name, T)                               \
   EXPORT(Usual, log_softmax, name, T, (softmax::LogSoftmax<T>{})) \

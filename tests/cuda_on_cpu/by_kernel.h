@@ -17,6 +17,15 @@ struct Usual {
   }
 };
 
+// The same of rows of which every third element is given.
+struct InSteps {
+  template <typename Op>
+  static void launch(rows::ArgsOf<Op> a, const Op& op) {
+    a.gap[0] = 2;
+    rows::launch(a, op, nullptr);
+  }
+};
+
 // By the kernels of clusters, of one block here.
 struct ByCluster {
   template <typename Op>

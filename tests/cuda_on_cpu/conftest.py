@@ -24,6 +24,8 @@ def build(tmp_path_factory):
     def library(name: str) -> ctypes.CDLL:
         command = [CXX, "-std=c++17", "-Og", "-w", "-shared", "-fPIC", *include]
         command += ["-U_FORTIFY_SOURCE"]  # whose longjmp goes up a stack only
+        # A GPU reads words at multiples of their size only.
+        command += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
         command += ["-fno-gnu-unique"]  # grid.cpp has other variables of the same names
         command += ["-isystem", CUDA / "include", HERE / f"{name}.cpp", "-o", folder / name]
         subprocess.run(command, check=True)

@@ -28,12 +28,6 @@ auto counting(T* out, T* amax, double* counts) {
   op.sums = out, op.amax = amax, op.counts = counts;
   return op;
 }
-template <typename T>
-auto backward_of_counting(const T* dsum, const T* amax, const double* counts) {
-  reductions::Backward<T> op{};
-  op.dsum = op.damax = dsum, op.amax = amax, op.counts = counts;
-  return op;
-}
 
 }  // namespace
 
@@ -45,14 +39,13 @@ auto backward_of_counting(const T* dsum, const T* amax, const double* counts) {
   }
 #define LAYER_NORM(T) \
   (layer_norm::Forward<T, T, false>{{}, other, nullptr, 1e-5, 1.0 / n, nullptr, nullptr})
-#define EXPORT_ALL(name, T)                                         \
-  EXPORT(softmax, name, T, (softmax::Softmax<T>{}))                 \
-  EXPORT(softmax_bwd, name, T, (softmax::SoftmaxBwd<T>{}))          \
-  EXPORT(double_softmax, name, T, (softmax::DoubleSoftmax<T>{}))    \
-  EXPORT(norm_chain, name, T, (norm_chain::Forward<T>{}))           \
-  EXPORT(layer_norm, name, T, LAYER_NORM(T))                        \
-  EXPORT(sum_amax_count, name, T, (counting<T>(out, amax, counts))) \
-  EXPORT(sum_amax_bwd, name, T, (backward_of_counting<T>(other, amax, counts)))
+#define EXPORT_ALL(name, T)                                      \
+  EXPORT(softmax, name, T, (softmax::Softmax<T>{}))              \
+  EXPORT(softmax_bwd, name, T, (softmax::SoftmaxBwd<T>{}))       \
+  EXPORT(double_softmax, name, T, (softmax::DoubleSoftmax<T>{})) \
+  EXPORT(norm_chain, name, T, (norm_chain::Forward<T>{}))        \
+  EXPORT(layer_norm, name, T, LAYER_NORM(T))                     \
+  EXPORT(sum_amax_count, name, T, (counting<T>(out, amax, counts)))
 EXPORT_ALL(f32, float)
 EXPORT_ALL(f64, double)
 EXPORT_ALL(bf16, __nv_bfloat16)

@@ -21,6 +21,12 @@ using columns::of, columns::launch;
     op.sums = sums;                                                                          \
     op.amax = amax;                                                                          \
     fuseline::rows::launch({{x}, {stride}, {}, rows, n}, op, nullptr);                       \
+  }                                                                                          \
+  extern "C" void sum_and_cos_bwd_##name(const T* dcos, const T* x, const T* dsum, T* dx,    \
+                                         int64_t rows, int64_t n, int64_t stride) {          \
+    pointwise::Backward<T> op{};                                                             \
+    op.dsum = dsum;                                                                          \
+    fuseline::rows::launch({{dcos, x}, {n, stride}, {dx}, rows, n}, op, nullptr);            \
   }
 #define EXPORT_COLUMNS(name, T)                                                                   \
   extern "C" void columns_sum_and_amax_##name(const T* x, T* sums, T* amax, double* counts,       \

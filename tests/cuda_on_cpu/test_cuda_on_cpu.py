@@ -162,9 +162,9 @@ def test_more_rows_than_one_sum_takes(backward, n) -> None:
     assert_gradients(run_backward(backward, dy, x, weight), dy, x, weight)
 
 
-@pytest.mark.parametrize("n", [8193, 20000])
-def test_a_long_row_among_others_has_the_same_dx(backward, n) -> None:
-    dy, x, weight = rows((ROWS, n), F32), rows((ROWS, n), F32), torch.randn(n)
+@pytest.mark.parametrize(("count", "n"), [(ROWS, 8193), (ROWS, 20000), (50, 257), (50, 1055)])
+def test_a_row_among_others_has_the_same_dx(backward, count, n) -> None:
+    dy, x, weight = rows((count, n), F32), rows((count, n), F32), torch.randn(n)
     for need, centred in (((1, 1, 0), False), ((1, 1, 1), True)):
         among = run_backward(backward, dy, x, weight, need, centred)[0]
         alone = run_backward(backward, dy[3:4], x[3:4], weight, need, centred)[0]
@@ -511,7 +511,7 @@ def test_a_row_does_not_know_who_shares_it(grid, anywhere, dtype, name, n) -> No
 
 @pytest.mark.parametrize("n", [9002, 8192])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_shared_rows_that_are_only_reduced_or_not_at_all(grid, dtype, n) -> None:
+def test_shared_rows_that_are_only_reduced(grid, dtype, n) -> None:
     x = rows((3, n), dtype)
     x[:, 5::1000] = 7.0
     x[1, n // 2] = torch.nan
@@ -529,14 +529,20 @@ def test_shared_rows_that_are_only_reduced_or_not_at_all(grid, dtype, n) -> None
         assert again[1][1].isnan()
         assert again[2].tolist() == [len(range(5, n, 1000)), 0, len(range(5, n, 1000))]
         assert alike(again[0].flatten()[:3], found[0][0].flatten()[:3])
-    given = (x, rows((1, 3), dtype)[0], *found[0][1:])
-    backward = [
-        shared_rows(grid, "sum_amax_bwd", given, x.shape, sharing, 0, dtype)[0]
-        for sharing in SHARINGS
-    ]
-    assert backward[0][1].isnan().all()
-    assert len(backward[0][0].unique()) == 2
-    assert all(alike(again, backward[0]) for again in backward)
+
+
+@pytest.mark.parametrize("n", [1, 300, 10240, 10241])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_rows_that_are_not_reduced(reductions, dtype, n) -> None:
+    """Long ones in slices, of which each is a block's."""
+    dcos, dsum = rows((3, n), dtype), rows((1, 3), dtype)[0]
+    for stride in (None, n + 3):
+        x, dx = rows((3, n), dtype, stride=stride), torch.full((3, n), torch.nan, dtype=dtype)
+        call(
+            reductions, f"sum_and_cos_bwd_{NAMES[dtype]}", [dcos, x, dsum, dx], [3, n, x.stride(0)]
+        )
+        right = dsum.double()[:, None] - dcos.double() * x.double().sin()
+        assert ((dx.double() - right).abs() <= 2 * torch.finfo(dtype).eps * (1 + right.abs())).all()
 
 
 @pytest.mark.parametrize("sharing", SHARINGS)
@@ -618,8 +624,29 @@ def test_a_row_does_not_know_where_it_lies(anywhere, dtype, name, n) -> None:
         assert torch.equal(again, found[0])
 
 
+SHORT = ("softmax", "softmax_bwd", "norm_chain", "layer_norm", "rms_norm")
+
+
+@pytest.mark.parametrize("n", [1, 3, 8, 17, 61, 130, 1500])
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_a_row_does_not_know_that_its_elements_lie_apart(anywhere, dtype, name, n) -> None:
+    count = 600 if n == 61 else 5
+    x, other = rows((count, n), dtype), rows((1 if name.endswith("_norm") else count, n), dtype)
+    if name.endswith("_norm") and dtype != F64:
+        x[3] *= 1e25  # whose squares overflow
+    stride = 3 * n + 2
+    source = torch.full((count * stride,), torch.nan, dtype=dtype)
+    given = source.as_strided((count, n), (stride, 3)).copy_(x)
+    dense, apart = (torch.full((count, n), torch.nan, dtype=dtype) for _ in range(2))
+    call(anywhere, f"{name}_{NAMES[dtype]}", [x, other, dense], [count, n, n, 0])
+    call(anywhere, f"steps_{name}_{NAMES[dtype]}", [given, other, apart], [count, n, stride, 1])
+    assert not dense.isnan().any()
+    assert torch.equal(apart, dense)
+
+
 @pytest.mark.parametrize("n", [19, 30, 61])
-@pytest.mark.parametrize("name", ["softmax", "softmax_bwd", "norm_chain", "layer_norm", "rms_norm"])
+@pytest.mark.parametrize("name", SHORT)
 @pytest.mark.parametrize("dtype", [F32, BF16], ids=str)
 def test_a_short_row_does_not_know_its_block(anywhere, dtype, name, n) -> None:
     """The same bits in blocks of many rows, and of few; whatever lies between them."""

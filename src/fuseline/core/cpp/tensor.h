@@ -77,6 +77,7 @@ struct Rows {
   int64_t rows;
   int64_t n;
   int64_t stride;
+  int64_t step = 1;  // between the elements of a row
   const void* data() const { return tensor.const_data_ptr(); }
 };
 
@@ -155,19 +156,32 @@ inline Tensor counted_contiguous(const Tensor& t) {
   return copy;
 }
 
-inline Rows rows_of(const Tensor& t) {
+// Whether a kernel of short rows had better read elements that lie `step` apart itself: a copy
+// would read the same sectors of memory, or there are few.
+inline bool is_read_in_steps(int64_t n, int64_t step, int64_t numel) {
+  constexpr int64_t kMostColumns = 4096, kMostStep = 4, kFew = 1 << 16;
+  return n <= kMostColumns && (step <= kMostStep || numel <= kFew);
+}
+
+// `in_steps`: the caller's kernels read such rows.
+inline Rows rows_of(const Tensor& t, bool in_steps = false) {
   const int64_t n = t.sizes()[t.dim() - 1];
   const int64_t numel = t.numel();
   int64_t rows = 1;
   for (int64_t d = 0; d + 1 < t.dim(); ++d) rows *= t.sizes()[d];
   if (numel == 0) return {t, rows, n, n};
   if (const auto stride = row_stride(t)) return {t, rows, n, *stride};
+  const int64_t step = t.strides()[t.dim() - 1];
+  if (in_steps && is_read_in_steps(n, step, numel)) {
+    const auto stride = collapsed_stride(t, 0, t.dim() - 1, n);
+    if (stride) return {t, rows, n, *stride, step};
+  }
   return {counted_contiguous(t), rows, n, n};
 }
 
 // View of a tensor around one dimension, of n elements `step` apart: those before it as one with
 // one stride, those after it as one of neighbours. Owns the copy where the layout has no such view.
-// With inner == 1 these are rows, and step is 1.
+// With inner == 1 these are rows, and step is 1 unless the caller's kernels read them `in_steps`.
 struct Columns {
   Tensor tensor;
   int64_t outer, n, inner;
@@ -175,7 +189,7 @@ struct Columns {
   const void* data() const { return tensor.const_data_ptr(); }
 };
 
-inline Columns columns_of(const Tensor& t, int64_t dim) {
+inline Columns columns_of(const Tensor& t, int64_t dim, bool in_steps = false) {
   const auto sizes = t.sizes();
   const int64_t dims = t.dim(), n = sizes[dim];
   int64_t outer = 1, inner = 1;
@@ -185,7 +199,8 @@ inline Columns columns_of(const Tensor& t, int64_t dim) {
     const auto stride = collapsed_stride(t, 0, dim, n * inner);
     const auto neighbours = collapsed_stride(t, dim + 1, dims, 1);
     const int64_t step = n > 1 ? t.strides()[dim] : inner;
-    if (stride && neighbours == 1 && (inner > 1 || step == 1)) {
+    const bool steps = in_steps && is_read_in_steps(n, step, t.numel());
+    if (stride && neighbours == 1 && (inner > 1 || step == 1 || steps)) {
       return {t, outer, n, inner, *stride, step};
     }
   }

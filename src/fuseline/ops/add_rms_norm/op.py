@@ -34,7 +34,7 @@ def add_rms_norm(
     new_residual = x + residual, rounded to their dtype
     y = new_residual * rsqrt(mean(new_residual^2) + eps) * weight
 
-    x         (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless
+    x         (..., N), float64, float32, float16 or bfloat16; any layout. One copy at most, none if
               the last stride is 1 and the leading dimensions collapse to one row stride.
     residual  as x: its shape, dtype and device; any layout.
     weight    (N,), of x's dtype or float32; None: 1.

@@ -18,7 +18,7 @@ def double_softmax(x: Tensor, dim: int = 1, impl: str = "auto") -> Tensor:
     p = exp(x - max(x)) / sum(exp(x - max(x))), y = exp(p - max(p)) / sum(exp(p - max(p)));
     max(p) is exp(0) / sum(exp(x - max(x))).
 
-    x     float64, float32, float16 or bfloat16; any layout. One copy is made unless the last
+    x     float64, float32, float16 or bfloat16; any layout. One copy at most, none if the last
           stride is 1 and the dimensions before dim, and those after it, each collapse to one
           stride.
     dim   any; nothing is moved to the end for it.

@@ -92,6 +92,10 @@ struct Forward : rows::DefaultTraits {
     row.mean = mean;
     row.rest = (fma(-mean, count, sum.value) + sum.lost) / count;
   }
+  template <typename F>
+  __device__ __forceinline__ void each_parameter(const F& f) const {
+    f(weight), f(bias);
+  }
   template <int VEC>
   struct Operands {
     rows::Parameter<T, W, VEC, BOTH> weight, bias;
@@ -136,8 +140,7 @@ struct Forward : rows::DefaultTraits {
   template <typename Whole>
   __device__ void fallback(const ArgsOf<Forward>& a, const Row&, int64_t index, int64_t first,
                            int64_t step, bool again, const Whole& whole) const {
-    const T* const x = a.in[0] + index * a.stride[0];
-    const auto at = [&](int64_t col) { return static_cast<double>(to_stat(x[col])); };
+    const auto at = [&](int64_t col) { return static_cast<double>(to_stat(a.at(0, index, col))); };
     double scale = 1;
     if constexpr (std::is_same_v<T, double>) {
       double most = 0;

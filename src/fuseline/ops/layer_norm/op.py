@@ -45,7 +45,7 @@ def layer_norm(
 
     y = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias, var(x) = mean((x - mean(x))^2)
 
-    x       (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless
+    x       (..., N), float64, float32, float16 or bfloat16; any layout. One copy at most, none if
             the last stride is 1 and the leading dimensions collapse to one row stride.
     weight  (N,), of x's dtype or float32; None: 1.
     bias    as weight, whatever that is; None: 0.

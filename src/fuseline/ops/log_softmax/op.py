@@ -36,8 +36,8 @@ def log_softmax(
 
     y = x - max(x) - log(sum(exp(x - max(x))))
 
-    x     float64, float32, float16 or bfloat16, at least one dimension; any layout. One copy is
-          made unless the last stride is 1 and the dimensions before dim, and those after it, each
+    x     float64, float32, float16 or bfloat16, at least one dimension; any layout. One copy at
+          most, none if the last stride is 1 and the dimensions before dim, and those after it, each
           collapse to one stride.
     dim   any; nothing is moved to the end for it.
     impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).

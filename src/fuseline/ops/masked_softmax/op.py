@@ -34,7 +34,7 @@ def masked_softmax(
     y = exp(z - max(z)) / sum(exp(z - max(z))), or log of it.
 
     x       (..., M, N), with causal at least 2 dimensions, else (..., N); float64, float32, float16
-            or bfloat16; any layout. One copy is made unless the last stride is 1 and the leading
+            or bfloat16; any layout. One copy at most, none if the last stride is 1 and the leading
             dimensions collapse to one row stride.
     mask    added to each row; any shape that broadcasts to x's; x's dtype or float32; any layout,
             read where it lies, broadcast or not. "cuda" and "triton" copy one whose leading

@@ -72,10 +72,10 @@ struct Forward : rows::NoEpilogueOperands {
   template <typename Whole>
   __device__ void fallback(const ArgsOf<Forward>& a, const Row&, int64_t index, int64_t first,
                            int64_t step, bool again, const Whole& whole) const {
-    const T* const x = a.in[0] + index * a.stride[0];
     double factors[3] = {1, 1, 1};
     const auto chain = [&](int64_t col) {
-      return static_cast<double>(to_stat(x[col])) * factors[0] * factors[1] * factors[2];
+      return static_cast<double>(to_stat(a.at(0, index, col))) * factors[0] * factors[1] *
+             factors[2];
     };
     for (double& factor : factors) {
       double sum = 0;

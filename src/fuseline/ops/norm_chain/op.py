@@ -18,7 +18,7 @@ def norm_chain(x: Tensor, impl: str = "auto") -> Tensor:
 
     x *= sum(x, -1), three times; which is y = x * sum(x, -1)^7, since each sum is linear in x.
 
-    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless the
+    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy at most, none if the
           last stride is 1 and the leading dimensions collapse to one row stride.
     impl  "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which rounds six
           times).

@@ -45,7 +45,7 @@ def rms_norm(
 
     y = x * rsqrt(mean(x^2) + eps) * (weight_offset + weight)
 
-    x       (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made unless
+    x       (..., N), float64, float32, float16 or bfloat16; any layout. One copy at most, none if
             the last stride is 1 and the leading dimensions collapse to one row stride.
     weight  (N,), of x's dtype or float32; None: all is multiplied by 1.
     eps     not negative; None: torch.finfo(x.dtype).eps.

@@ -33,7 +33,7 @@ def rms_norm_fp8(
 
     y = v / scale, v = x * rsqrt(mean(x^2) + eps) * weight
 
-    x       (..., N), float32, float16 or bfloat16; any layout. One copy is made unless the last
+    x       (..., N), float32, float16 or bfloat16; any layout. One copy at most, none if the last
             stride is 1 and the leading dimensions collapse to one row stride.
     weight  (N,), of x's dtype or float32; None: 1.
     scale   float32, one element, such as () or (1,), on x's device; what the reader of y

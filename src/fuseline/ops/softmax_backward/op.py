@@ -21,7 +21,7 @@ def softmax_backward(dy: Tensor, y: Tensor, dim: int = -1, impl: str = "auto") -
     dx = y * (dy - sum(dy * y))
 
     dy    the gradient of y; float64, float32, float16 or bfloat16, at least one dimension; any
-          layout. One copy is made unless the last stride is 1 and the dimensions before dim, and
+          layout. One copy at most, none if the last stride is 1 and the dimensions before dim, and
           those after it, each collapse to one stride.
     y     what the softmax returned, of dy's shape and dtype; any layout, as dy.
     dim   any; nothing is moved to the end for it.

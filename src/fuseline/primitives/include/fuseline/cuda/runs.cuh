@@ -24,6 +24,10 @@ __device__ __forceinline__ void for_run(int skew, int bytes, int thread, int thr
   }
 }
 
+__device__ __forceinline__ int skew_of(const void* at) {
+  return static_cast<int>(reinterpret_cast<uintptr_t>(at) % 16);
+}
+
 // A run of elements, which are to lie at `at`.
 template <typename T, int AT_ONCE = 4>
 struct Run {
@@ -32,9 +36,7 @@ struct Run {
   T* at;
 
   __device__ __forceinline__ Run(unsigned char* smem, const T* memory)
-      : skew(static_cast<int>(reinterpret_cast<uintptr_t>(memory) % 16)),
-        smem(smem),
-        at(reinterpret_cast<T*>(smem + skew)) {}
+      : skew(skew_of(memory)), smem(smem), at(reinterpret_cast<T*>(smem + skew)) {}
 
   // Starts to copy `count` elements here, a batch of copies that each thread waits for.
   __device__ __forceinline__ void load(const T* from, int count, int thread, int threads) const {

@@ -12,7 +12,7 @@ template <typename Op, typename... Inputs>
 void run_along(const Op& op, int64_t dim, const ColumnPlaces& places, const Made<Op>& made,
                const Inputs&... inputs) {
   static_assert(sizeof...(inputs) == Op::INPUTS);
-  const Columns views[] = {columns_of(inputs, dim)...};
+  const Columns views[] = {columns_of(inputs, dim, true)...};
   ColumnArgsOf<Op> a{};
   a.rows = views[0].outer * views[0].inner;
   if (a.rows == 0) return;
@@ -22,6 +22,7 @@ void run_along(const Op& op, int64_t dim, const ColumnPlaces& places, const Made
     a.in[k] = static_cast<const typename Op::T*>(views[k].data());
     a.stride[k] = views[k].stride;
     a.step[k] = views[k].step;
+    if (views[k].inner == 1) a.gap[k] = views[k].step - 1;
   }
   if constexpr (Op::OUTPUTS > 0) {
     for (int k = 0; k < Op::OUTPUTS; ++k) {

@@ -66,15 +66,16 @@ struct SkewedShape {
                           std::max(1, std::min(3, Held::MIN_BLOCKS - 1)), false, false>;
 };
 
-// With 2^log_width threads a row.
-template <auto KERNEL, typename Shape, typename Op>
-void launch_by(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
+// With 2^log_width threads a row, and what else the kernel is told.
+template <auto KERNEL, typename Shape, typename Op, typename... More>
+void launch_by(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream,
+               const More&... more) {
   const auto kernel = KERNEL;
   static PerDeviceCache done;
   prepare(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, kSmallShare, done);
   const int threads = Shape::IS_BLOCK ? 1 << log_width : Shape::MAX_THREADS;
   const auto blocks = static_cast<unsigned>(ceil_div(a.rows, threads >> log_width));
-  kernel<<<blocks, threads, 0, stream>>>(a, op, log_width);
+  kernel<<<blocks, threads, 0, stream>>>(a, op, log_width, more...);
 }
 template <typename Shape, typename Op>
 void launch_whole(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
@@ -83,6 +84,10 @@ void launch_whole(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t
 // The same of rows that are not WHOLE: at addresses that 16 bytes do not divide, or SPREAD.
 template <bool SPREAD, typename Shape, typename Op>
 void launch_short(const ArgsOf<Op>& a, const Op& op, int log_width, cudaStream_t stream) {
+  if (std::any_of(a.gap, a.gap + Op::INPUTS, [](int64_t gap) { return gap != 0; })) {
+    using Any = typename Shape::template Wide<kLaunchSays>;
+    return launch_by<row_apart_kernel<Op, Any>, Any>(a, op, log_width, stream, SPREAD);
+  }
   launch_by<row_short_kernel<Op, Shape, SPREAD>, Shape>(a, op, log_width, stream);
 }
 
@@ -103,6 +108,16 @@ void launch_wide(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
     if (!holds) return launch_wide<Shape, LOG_WIDTH + 1>(a, op, stream);
   }
   launch_whole<typename Shape::template Wide<LOG_WIDTH>>(a, op, LOG_WIDTH, stream);
+}
+
+// A row of an operator without sums by as many blocks as it has slices.
+template <bool WHOLE, typename Op>
+void launch_slices(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  constexpr int THREADS = 256, VEC = kRowVec<typename Op::T>;
+  const int64_t slices = ceil_div(a.n, THREADS * VEC);
+  row_slice_kernel<Op, VEC, WHOLE, THREADS>
+      <<<static_cast<unsigned>(a.rows * slices), THREADS, 0, stream>>>(
+          a, op, static_cast<unsigned>(slices));
 }
 
 // By as few threads a row as hold it, at least 2^LEAST.
@@ -313,7 +328,9 @@ void launch_tiny(const ArgsOf<Op>& a, const Op& op, cudaStream_t s,
   const int most = Short::MAX_THREADS >> log_width;
   if (a.rows / most < blocks) return launch_short<false, Short>(a, op, log_width, s);
   int64_t step = a.n;
-  for (const int64_t stride : a.stride) step = std::max(step, tiny_step(a.n, stride));
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    step = std::max(step, tiny_step(a.n, a.stride[k], a.gap[k]));
+  }
   const auto pitch = [&](int64_t rows) { return smem_bytes_for<typename Op::T>(rows * step) + 16; };
   const int64_t fit = std::max(1, (16 << 10) / (pitch(most) * Op::INPUTS));
   const int64_t each = std::clamp<int64_t>(a.rows / most / blocks, 1, fit);
@@ -348,7 +365,9 @@ bool launch_spread(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 template <bool WHOLE, typename Op, typename Allocate>
 void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate& allocate) {
   constexpr bool PLAIN = std::is_base_of_v<NoEpilogueOperands, Op>;
-  if (launch_pieces<WHOLE>(a, op, s, allocate)) return;
+  if constexpr (Op::ROUNDS > 0) {
+    if (launch_pieces<WHOLE>(a, op, s, allocate)) return;
+  }
   if constexpr (kRowVec<typename Op::T> == 1) {
     if (launch_spread(a, op, s)) return;
   } else if constexpr (PLAIN) {
@@ -356,7 +375,9 @@ void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocat
   } else {
     if (launch_in_block_with_operands<WHOLE>(a, op, s)) return;
   }
-  if constexpr (PLAIN) {
+  if constexpr (Op::ROUNDS == 0) {
+    launch_slices<WHOLE>(a, op, s);
+  } else if constexpr (PLAIN) {
     launch_beyond_block<WHOLE>(a, op, s);
   } else {
     launch_beyond_block_with_operands<WHOLE>(a, op, s);
@@ -386,7 +407,9 @@ cudaError_t launch(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate a
     using Y = Written<Op>;
     for (Y* const out : a.out.of) wide = wide && aligned<Y, VEC>(out, a.n);
   }
-  for (int k = 0; k < Op::INPUTS; ++k) wide = wide && aligned<T>(a.in[k], a.stride[k]);
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    wide = wide && aligned<T>(a.in[k], a.stride[k]) && a.gap[k] == 0;
+  }
   if (VEC == 1 || wide) {
     launch_of_length<true>(a, op, s, allocate);
   } else if constexpr (VEC > 1) {

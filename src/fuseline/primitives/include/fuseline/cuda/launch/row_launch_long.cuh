@@ -61,7 +61,7 @@ GridPlan grid_plan(LongPlan row, int64_t rows, int blocks, int shared) {
   const int64_t most = std::max<int64_t>(fit, 1), turns = turns_of(most);
   while (row.each < most && turns_of(row.each) > turns) ++row.each;
   const auto size = static_cast<int>(size_of(row.each));
-  row.pitch = Op::ROUNDS > 0 && fit > 0 ? smem_bytes_for<T>(row.each * row.piece) : 0;
+  row.pitch = fit > 0 ? smem_bytes_for<T>(row.each * row.piece) : 0;
   return {row, size, static_cast<int>(std::min<int64_t>(rows, blocks / size))};
 }
 
@@ -104,12 +104,10 @@ bool launch_grid(const ArgsOf<Op>& a, const Op& op, const GridPlan& plan, cudaSt
 template <bool WHOLE, int THREADS, typename Op, typename Allocate>
 bool launch_grid(const ArgsOf<Op>& a, const Op& op, GridPlan plan, cudaStream_t stream,
                  Allocate& allocate) {
-  if constexpr (Op::ROUNDS > 0) {
-    const int64_t words = int64_t{2} * plan.groups * plan.row.pieces * part_words<Op>();
-    plan.board = static_cast<uint64_t*>(allocate(words * sizeof(uint64_t)));
-    if (plan.board == nullptr) return false;
-    if (plan.row.pitch > 0) return launch_grid<true, WHOLE, THREADS>(a, op, plan, stream);
-  }
+  const int64_t words = int64_t{2} * plan.groups * plan.row.pieces * part_words<Op>();
+  plan.board = static_cast<uint64_t*>(allocate(words * sizeof(uint64_t)));
+  if (plan.board == nullptr) return false;
+  if (plan.row.pitch > 0) return launch_grid<true, WHOLE, THREADS>(a, op, plan, stream);
   constexpr bool ANY = kRowVec<typename Op::T> == 1;  // one kernel for all rows
   return launch_grid<false, ANY, THREADS>(a, op, plan, stream);
 }
@@ -164,7 +162,7 @@ bool launch_pieces(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream, Alloc
   const LongPlan row = long_plan<Op>(a.n, sms);
   if (row.pieces <= kMaxCluster) return false;
   const GridPlan plan = grid_plan<Again>(row, a.rows, 2 * sms, shared_of_two());
-  const bool holds = Op::ROUNDS == 0 || plan.row.pitch > 0, few = a.rows * kMaxCluster < sms;
+  const bool holds = plan.row.pitch > 0, few = a.rows * kMaxCluster < sms;
   const int64_t turns = holds ? ceil_div(a.rows, plan.groups) : INT64_MAX;
   if (!(few && holds) && launch_long<WHOLE, 512>(a, op, stream, turns)) return true;
   return launch_grid<WHOLE, 512>(a, op.again(), plan, stream, allocate);

@@ -32,7 +32,7 @@ using Made = std::array<Tensor, Op::OUTPUTS>;
 template <typename Op, typename... Inputs>
 void run(const Op& op, const Made<Op>& made, const Inputs&... inputs) {
   static_assert(sizeof...(inputs) == Op::INPUTS);
-  const Rows views[] = {rows_of(inputs)...};
+  const Rows views[] = {rows_of(inputs, true)...};
   if (views[0].rows == 0) return;
   const Device device = device_of(views[0].tensor);
   const DeviceScope scope(device.index);
@@ -40,6 +40,7 @@ void run(const Op& op, const Made<Op>& made, const Inputs&... inputs) {
   for (int k = 0; k < Op::INPUTS; ++k) {
     a.in[k] = static_cast<const typename Op::T*>(views[k].data());
     a.stride[k] = views[k].stride;
+    a.gap[k] = views[k].step - 1;
   }
   if constexpr (Op::OUTPUTS > 0) {
     for (int k = 0; k < Op::OUTPUTS; ++k) {

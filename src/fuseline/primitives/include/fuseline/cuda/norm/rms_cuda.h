@@ -33,7 +33,7 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
              const Tensor* rstd, const Tensor* scale = nullptr) {
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
-  const Rows view = rows_of(x);
+  const Rows view = rows_of(x, true);
   if (view.rows == 0 || (view.n == 0 && !rstd)) return;
   const std::optional<Tensor> weight = weight_for(x, given);
   FwdProblem p{};
@@ -43,6 +43,7 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   p.rstd = rstd ? rstd->mutable_data_ptr() : nullptr;
   p.rows = view.rows;
   p.x_stride = view.stride;
+  p.x_step = view.step;
   p.n = view.n;
   p.eps = eps;
   p.weight_offset = weight_offset;
@@ -50,9 +51,10 @@ void forward(const Tensor& x, const Tensor* residual, const std::optional<Tensor
   p.stream = current_stream(device.index);
   std::optional<Rows> other;
   if constexpr (ADDS) {
-    other = rows_of(*residual);
+    other = rows_of(*residual, true);
     p.residual = other->data();
     p.residual_stride = other->stride;
+    p.residual_step = other->step;
     p.new_residual = new_residual->mutable_data_ptr();
   }
   std::optional<Tensor> scratch;

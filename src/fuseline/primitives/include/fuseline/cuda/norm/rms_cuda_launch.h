@@ -25,8 +25,8 @@ struct FwdProblem {
   void* y;
   void* rstd;
   int64_t rows;
-  int64_t x_stride;
-  int64_t residual_stride;
+  int64_t x_stride, x_step = 1;
+  int64_t residual_stride, residual_step = 1;
   int64_t n;
   double eps;
   double weight_offset;

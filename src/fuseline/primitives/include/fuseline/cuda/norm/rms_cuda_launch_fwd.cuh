@@ -17,10 +17,11 @@ cudaError_t fwd_typed(const FwdProblem& p) {
   op.weight_offset = static_cast<Stat<T>>(p.weight_offset);
   op.inv_n = static_cast<Stat<T>>(1.0 / static_cast<double>(p.n));
   ArgsOf<decltype(op)> a{};
-  a.in[0] = static_cast<const T*>(p.x), a.stride[0] = p.x_stride;
+  a.in[0] = static_cast<const T*>(p.x), a.stride[0] = p.x_stride, a.gap[0] = p.x_step - 1;
   a.out.of[0] = static_cast<Y*>(p.y);
   if constexpr (ADDS) {
-    a.in[1] = static_cast<const T*>(p.residual), a.stride[1] = p.residual_stride;
+    a.in[1] = static_cast<const T*>(p.residual);
+    a.stride[1] = p.residual_stride, a.gap[1] = p.residual_step - 1;
     a.out.of[1] = static_cast<T*>(p.new_residual);
   }
   a.rows = p.rows, a.n = p.n;

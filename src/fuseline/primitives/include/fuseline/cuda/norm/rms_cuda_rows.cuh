@@ -79,6 +79,10 @@ struct Forward : rows::DefaultTraits {
     row.largest = static_cast<S>(largest_of(square, e));
     row.rstd = inverse_sqrt<T>(static_cast<S>(square + e));
   }
+  template <typename F>
+  __device__ __forceinline__ void each_parameter(const F& f) const {
+    f(weight);
+  }
   template <int VEC, bool EARLY>
   __device__ __forceinline__ auto operands(bool wanted, int64_t column) const {
     rows::Parameter<T, W, VEC> w;
@@ -113,7 +117,7 @@ struct Forward : rows::DefaultTraits {
       Packs<Forward, 1> pack;
 #pragma unroll
       for (int k = 0; k < INPUTS; ++k) {
-        pack.v[k].v[0] = to_stat(a.in[k][index * a.stride[k] + col]);
+        pack.v[k].v[0] = to_stat(a.at(k, index, col));
       }
       return sum_of_inputs(pack).v[0];
     };

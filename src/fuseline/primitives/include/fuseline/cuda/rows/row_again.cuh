@@ -90,23 +90,6 @@ struct WarpColumns {
       }
     }
   }
-  // Leaves the outputs in place of the inputs in shared memory.
-  __device__ __forceinline__ void write_in_place(const Op& op, const typename Op::Row& row,
-                                                 Written<Op>* const (&rows)[Op::INPUTS]) const {
-    for (int time = 0; time < times; ++time) {
-      const auto at = spread(time);
-      Held held;
-      load_spread(op, row, at, held);
-#pragma unroll
-      for (int i = 0; i < AT_ONCE; ++i) {
-        const auto y = op.out(row, held[i], op.template some_operands<VEC>(at, i, first));
-#pragma unroll
-        for (int k = 0; k < Op::OUTPUTS; ++k) {
-          store_pack(rows[k] + begin, output(y, k), at, i, at.in_pairs(rows[k]));
-        }
-      }
-    }
-  }
 };
 
 // What a thread has of a round, over columns that it takes a few packs at a time.
@@ -157,6 +140,21 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
     if (ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
     columns.write(op, row, a.out.at(index * a.n + columns.begin));
   }
+}
+
+// Owns a slice of a row, of an operator without sums.
+template <typename Op, int VEC, bool WHOLE, int THREADS>
+__global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
+    row_slice_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
+                     unsigned slices) {
+  constexpr int SLICE = THREADS * VEC;
+  const int64_t index = blockIdx.x / slices, begin = int64_t{blockIdx.x % slices} * SLICE;
+  ArgsOf<Op> here = a;
+  here.n = min(a.n - begin, int64_t{SLICE});
+#pragma unroll
+  for (int k = 0; k < Op::INPUTS; ++k) here.in[k] += begin;
+  WarpColumns<Op, VEC, WHOLE, 1> columns(here, index, SLICE, THREADS, begin);
+  columns.write(op, op.begin(a, index), a.out.at(index * a.n + columns.first));
 }
 
 }  // namespace fuseline::rows

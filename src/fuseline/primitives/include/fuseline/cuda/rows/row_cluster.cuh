@@ -30,14 +30,15 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
 #if FUSELINE_CLUSTERS
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS, THREADS = Shape::MAX_THREADS;
   const Cluster cluster;
-  if constexpr (Op::ROUNDS > 0) {
-    if (threadIdx.x == 0) init_round_parts<Op, 1>();
-    Cluster::arrive_relaxed();
-  }
+  if (threadIdx.x == 0) init_round_parts<Op, 1>();
+  Cluster::arrive_relaxed();
   const int begin = cluster.rank * slice, end = min(static_cast<int>(a.n), begin + slice);
   const auto at = block_span<VEC, Shape::WHOLE>(begin, end, slice, log2_of(THREADS));
   const int64_t index = cluster.index;
 
+  if constexpr (!Shape::EARLY) {
+    ask_for_parameters(op, begin, end - begin, threadIdx.x, THREADS);
+  }
   typename Op::Row row = op.begin(a, index);
   Packs<Op, VEC> held[ITEMS];
   load_prepared(op, row, at, 0, held,

@@ -6,6 +6,7 @@
 //   OUTPUTS, APART   tensors written, not counting those of finish(); whether they need no sum
 //   Y                the elements of these, where that is not T
 //   OPERANDS         parameters that are loaded for each column
+//   each_parameter   calls f(pointer) with each parameter
 //   HAS_FALLBACK     whether rows for which needs_fallback() is true are computed by fallback()
 //   INTENSE          whether computing a row takes about as long as its memory traffic (half types)
 //   aligned()        whether `operands` may load packs
@@ -43,6 +44,11 @@ struct Args {
   int64_t stride[INPUTS];
   To out;  // contiguous
   int64_t rows, n;
+  int64_t gap[INPUTS];  // elements between those of a row; only row_short.cuh knows of any
+
+  __device__ __forceinline__ const T& at(int k, int64_t row, int64_t col) const {
+    return in[k][row * stride[k] + col * (1 + gap[k])];
+  }
 };
 template <typename Op>
 using ArgsOf = Args<typename Op::T, Op::INPUTS, OutputsOf<Op>>;
@@ -213,6 +219,8 @@ struct DefaultTraits {
   static constexpr bool HAS_FALLBACK = false, INTENSE = false, PREPARES = false;
   static constexpr bool FEW_KERNELS = false, APART = false;
   static bool aligned() { return true; }
+  template <typename F>
+  __device__ __forceinline__ void each_parameter(const F&) const {}
 };
 // Base of operators whose `out` needs no operands but the row.
 struct NoOperands {};
@@ -226,6 +234,27 @@ struct NoEpilogueOperands : DefaultTraits {
     return {};
   }
 };
+
+// Asks L2 for the parameters of `count` columns from `first` on, by `threads` of which this is one,
+// where `out` loads them late: few blocks would wait for memory twice. Many blocks that ask at once
+// would queue for the same lines.
+template <typename Op>
+__device__ __forceinline__ void ask_for_parameters(const Op& op, int64_t first, int count,
+                                                   int thread, int threads) {
+#ifdef __CUDA_ARCH__
+  constexpr int kFewBlocks = 256, kLineBytes = 128;
+  if constexpr (Op::OPERANDS > 0) {
+    if (gridDim.x > kFewBlocks) return;
+    op.each_parameter([&](const auto* parameter) {
+      constexpr int LINE = kLineBytes / sizeof(*parameter);
+      if (parameter == nullptr) return;
+      for (int col = thread * LINE; col < count; col += threads * LINE) {
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(parameter + first + col));
+      }
+    });
+  }
+#endif
+}
 
 constexpr int kLaunchSays = -1;
 

@@ -125,12 +125,8 @@ __global__ void __launch_bounds__(THREADS, 2)
       if constexpr (HELD) __syncthreads();  // before the next row takes this one's place
     }
   };
-  if constexpr (Op::ROUNDS == 0) {
-    rows(0);
-  } else {
-    GroupParts<Op, THREADS> parts(plan, group, rank);
-    rows([&](auto round) { return parts.template whole<decltype(round)::value>(); });
-  }
+  GroupParts<Op, THREADS> parts(plan, group, rank);
+  rows([&](auto round) { return parts.template whole<decltype(round)::value>(); });
 }
 
 }  // namespace fuseline::rows

@@ -58,18 +58,71 @@ __device__ __forceinline__ void rounds_of_pieces(const Op& op, typename Op::Row&
   }
 }
 
+// A pack at any address in shared memory, of which 16 bytes at a multiple of 16 are read.
+template <typename T, int VEC>
+__device__ __forceinline__ Pack<T, VEC> load_shifted(const T* from) {
+  const int skew = skew_of(from);
+  const char* const base = reinterpret_cast<const char*>(from) - skew;
+  const Words<4> low = load_words(base);
+  if (skew == 0) return as_pack<Pack<T, VEC>>(low);
+  return as_pack<Pack<T, VEC>>(shifted(low, load_words(base + 16), skew));
+}
+
+// Writes the columns `here` of a row, which are its columns from `first` on, in whole packs where
+// the first output has these. Inputs are in shared memory, as Run leaves them.
+template <int VEC, int THREADS, typename Op>
+__device__ __forceinline__ void write_packs(const ArgsOf<Op>& here, const Op& op,
+                                            const typename Op::Row& row, int64_t first,
+                                            const OutputsOf<Op>& to) {
+  using T = typename Op::T;
+  using Y = Written<Op>;
+  const auto n = static_cast<int>(here.n);
+  const auto write = [&](auto width, int col) {
+    constexpr int WIDTH = decltype(width)::value;
+    const Span<WIDTH, false> at{0, n - col, WIDTH};  // from `col` on, which may be odd
+    Packs<Op, WIDTH> held[1];
+    load_prepared(op, row, at, first + col, held, [&](const auto&) {
+#pragma unroll
+      for (int k = 0; k < Op::INPUTS; ++k) {
+        Pack<T, WIDTH> pack;
+        if constexpr (WIDTH == 1) pack.v[0] = here.in[k][col];
+        if constexpr (WIDTH > 1) pack = load_shifted<T, WIDTH>(here.in[k] + col);
+        held[0].v[k] = unpack<typename Op::S>(pack);
+      }
+    });
+    const auto y = op.out(row, held[0], op.template some_operands<WIDTH>(at, 0, first + col));
+#pragma unroll
+    for (int k = 0; k < Op::OUTPUTS; ++k) {
+      const auto p = pack<Y>(output(y, k));
+      if (skew_of(to.of[k]) == skew_of(to.of[0])) {
+        store<Y, WIDTH>(to.of[k] + col, p);
+      } else {
+        store_elements(to.of[k], p, col, col, col + WIDTH);
+      }
+    }
+  };
+  constexpr int BYTES = VEC * sizeof(Y);
+  const int before = static_cast<int>(reinterpret_cast<uintptr_t>(to.of[0]) % BYTES / sizeof(Y));
+  for (int col = static_cast<int>(threadIdx.x) * VEC - before; col < n; col += THREADS * VEC) {
+    if (col >= 0 && col + VEC <= n) {
+      write(std::integral_constant<int, VEC>{}, col);
+    } else {
+#pragma unroll 1
+      for (int one = max(col, 0); one < min(col + VEC, n); ++one) {
+        write(std::integral_constant<int, 1>{}, one);
+      }
+    }
+  }
+}
+
 // What block `rank` of those that share a row does of it. If HELD, it keeps its columns in shared
 // memory and reads them there again for each sum and for the output.
 template <bool HELD, int VEC, bool WHOLE, int THREADS, typename Op, typename Whole>
 __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int64_t index, int rank,
                                          const LongPlan& plan, const Whole& whole) {
   using T = typename Op::T;
-  using Y = Written<Op>;
   extern __shared__ __align__(128) unsigned char smem[];
   const int64_t slice = static_cast<int64_t>(plan.each) * plan.piece, begin = rank * slice;
-  // Whether outputs may take the place of inputs, as far behind a multiple of 16 bytes.
-  bool in_place = HELD && !WHOLE && std::is_same_v<T, Y> && a.n % VEC != 0;
-  Y* rows[Op::INPUTS];
   ArgsOf<Op> here{};  // the block's columns
   here.rows = 1;
   here.n = max(int64_t{0}, min(a.n - begin, slice));
@@ -81,15 +134,10 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
       const Run<T> run(smem + k * plan.pitch, from);
       run.load(from, static_cast<int>(here.n), threadIdx.x, THREADS);
       here.in[k] = run.at;
-      rows[k] = reinterpret_cast<Y*>(run.at);
-      if constexpr (Op::OUTPUTS > 0) {
-        if (k < Op::OUTPUTS) {
-          in_place &= Run<Y>(smem, a.out.of[k] + index * a.n + begin).skew == run.skew;
-        }
-      }
     }
   }
   if constexpr (HELD) {
+    ask_for_parameters(op, begin, static_cast<int>(here.n), threadIdx.x, THREADS);
     end_batch();
     wait_for_batch<0>();
     __syncthreads();
@@ -116,17 +164,11 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
         return;
       }
     }
-    Columns columns(here, 0, slice, THREADS, begin, order);
-    if (!in_place) return columns.write(op, row, a.out.at(index * a.n + columns.first));
     if constexpr (HELD && !WHOLE) {
-      columns.write_in_place(op, row, rows);
-      __syncthreads();
-      const auto to = a.out.at(index * a.n + begin);
-#pragma unroll
-      for (int k = 0; k < Op::OUTPUTS; ++k) {
-        const Run<Y> run(smem + k * plan.pitch, to.of[k]);
-        run.store(to.of[k], static_cast<int>(here.n), threadIdx.x, THREADS);
-      }
+      write_packs<VEC, THREADS>(here, op, row, begin, a.out.at(index * a.n + begin));
+    } else {
+      Columns columns(here, 0, slice, THREADS, begin, order);
+      columns.write(op, row, a.out.at(index * a.n + columns.first));
     }
   }
 }
@@ -167,10 +209,8 @@ __global__ void __launch_bounds__(THREADS, 2)
                     const __grid_constant__ LongPlan plan) {
 #if FUSELINE_CLUSTERS
   const Cluster cluster;
-  if constexpr (Op::ROUNDS > 0) {
-    if (threadIdx.x == 0) init_round_parts<Op, 1>();
-    Cluster::arrive_relaxed();
-  }
+  if (threadIdx.x == 0) init_round_parts<Op, 1>();
+  Cluster::arrive_relaxed();
   long_row<true, VEC, WHOLE, THREADS>(a, op, cluster.index, cluster.rank, plan, [&](auto round) {
     constexpr int ROUND = decltype(round)::value;
     auto& place = round_parts<ROUND, Op, 1>()[0];

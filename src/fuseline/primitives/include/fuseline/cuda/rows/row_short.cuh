@@ -52,35 +52,41 @@ __device__ __forceinline__ void load_short(const typename Op::T* const (&rows)[O
   }
 }
 
-// Reads each row once, by 2^log_width threads. Addresses of elements that neighbouring lanes have
-// are neighbours, so that an access of a warp is one of 64 bytes or more.
-template <typename Op, typename Shape, bool SPREAD>
-__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
-    row_short_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
-                     int log_width) {
+// The same of rows whose elements lie apart.
+template <typename Op, int VEC, int ITEMS>
+__device__ __forceinline__ void load_apart(const ArgsOf<Op>& a, int64_t index,
+                                           const Span<VEC, false>& at,
+                                           Packs<Op, VEC> (&held)[ITEMS]) {
+#pragma unroll
+  for (int k = 0; k < Op::INPUTS; ++k) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        held[i].v[k].v[v] = at(i, v) ? to_stat(a.at(k, index, at.column(i, v))) : Op::nothing();
+      }
+    }
+  }
+}
+
+// What 2^log_width threads do of a row, of whose columns this one has `at`; `load(index, columns,
+// held)` loads them.
+template <typename Op, typename Shape, typename Load>
+__device__ __forceinline__ void short_row(const ArgsOf<Op>& a, const Op& op, int log_width,
+                                          typename Shape::Span at, const Load& load) {
   constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
   constexpr bool IS_BLOCK = Shape::IS_BLOCK;
-  if constexpr (Shape::LOG_WIDTH != kLaunchSays) log_width = Shape::LOG_WIDTH;
   const int width = 1 << log_width, lane = threadIdx.x & (width - 1);
   const int64_t index = IS_BLOCK
                             ? blockIdx.x
                             : static_cast<int64_t>(blockIdx.x) * (Shape::MAX_THREADS >> log_width) +
                                   (threadIdx.x >> log_width);
   const bool active = index < a.rows;
-  auto at = short_span<Shape, SPREAD>(lane, static_cast<int>(a.n), log_width);
   if (!active) at.count = 0;
-  const typename Op::T* rows[Op::INPUTS];
-  bool in_pairs = true;
-#pragma unroll
-  for (int k = 0; k < Op::INPUTS; ++k) {
-    rows[k] = a.in[k] + index * a.stride[k];
-    in_pairs = in_pairs && at.in_pairs(rows[k]);
-  }
+  if (active) ask_for_parameters(op, 0, static_cast<int>(a.n), lane, width);
   typename Op::Row row = op.begin(a, active ? index : 0);
   Packs<Op, VEC> held[ITEMS];
-  load_prepared(op, row, at, 0, held, [&](const auto& seen) {
-    in_pairs ? load_short<true, Op>(rows, seen, held) : load_short<false, Op>(rows, seen, held);
-  });
+  load_prepared(op, row, at, 0, held, [&](const auto& seen) { load(index, seen, held); });
   rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
     return row_part<IS_BLOCK, Shape::MAX_THREADS, decltype(round)::value>(part, width);
   });
@@ -100,9 +106,43 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   }
 }
 
+// Reads each row once, by 2^log_width threads. Addresses of elements that neighbouring lanes have
+// are neighbours, so that an access of a warp is one of 64 bytes or more.
+template <typename Op, typename Shape, bool SPREAD>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    row_short_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
+                     int log_width) {
+  if constexpr (Shape::LOG_WIDTH != kLaunchSays) log_width = Shape::LOG_WIDTH;
+  const int lane = threadIdx.x & ((1 << log_width) - 1);
+  const auto all = short_span<Shape, SPREAD>(lane, static_cast<int>(a.n), log_width);
+  short_row<Op, Shape>(a, op, log_width, all, [&](int64_t index, const auto& at, auto& held) {
+    const typename Op::T* rows[Op::INPUTS];
+    bool in_pairs = true;
+#pragma unroll
+    for (int k = 0; k < Op::INPUTS; ++k) {
+      rows[k] = a.in[k] + index * a.stride[k];
+      in_pairs = in_pairs && at.in_pairs(rows[k]);
+    }
+    in_pairs ? load_short<true, Op>(rows, at, held) : load_short<false, Op>(rows, at, held);
+  });
+}
+
+// The same of rows whose elements lie apart, SPREAD or not.
+template <typename Op, typename Shape>
+__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+    row_apart_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
+                     int log_width, bool spread) {
+  const int lane = threadIdx.x & ((1 << log_width) - 1), n = static_cast<int>(a.n);
+  const auto all = spread ? short_span<Shape, true>(lane, n, log_width)
+                          : short_span<Shape, false>(lane, n, log_width);
+  short_row<Op, Shape>(a, op, log_width, all, [&](int64_t index, const auto& at, auto& held) {
+    load_apart<Op>(a, index, at, held);
+  });
+}
+
 // Elements between rows in shared memory: as in memory, where gaps are shorter than rows.
-__host__ __device__ __forceinline__ int64_t tiny_step(int64_t n, int64_t stride) {
-  return stride >= n && stride <= 2 * n ? stride : n;
+__host__ __device__ __forceinline__ int64_t tiny_step(int64_t n, int64_t stride, int64_t gap) {
+  return gap == 0 && stride >= n && stride <= 2 * n ? stride : n;
 }
 
 // Reads each row once, by 2^log_width threads. A block has `each` times as many rows as its threads
@@ -125,14 +165,15 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   for (int k = 0; k < Op::INPUTS; ++k) {
     const T* const memory = a.in[k] + first * a.stride[k];
     const Run<T, 1> run(smem + k * pitch + 16, memory);
-    step[k] = static_cast<int>(tiny_step(n, a.stride[k]));
-    if (a.stride[k] == step[k]) {
+    step[k] = static_cast<int>(tiny_step(n, a.stride[k], a.gap[k]));
+    if (a.gap[k] == 0 && a.stride[k] == step[k]) {
       run.load(memory, (rows - 1) * step[k] + n, threadIdx.x, THREADS);
     } else {
-      gather(run.at, memory, rows, n, a.stride[k]);
+      gather(run.at, memory, rows, n, a.stride[k], 1 + a.gap[k]);
     }
     begin[k] = run.at;
   }
+  ask_for_parameters(op, 0, n, threadIdx.x, THREADS);
   end_batch();
   wait_for_batch<0>();
   __syncthreads();

@@ -25,16 +25,22 @@ struct Span {
     const int first = begin + (even ? 2 * lane : lane);
     return {first, end - first, width * VEC, 2 * width, even ? 1 : width};
   }
-  __device__ __forceinline__ int behind(int v) const { return v / 2 * pair + v % 2 * next; }
   __device__ __forceinline__ int column(int i, int v = 0) const {
-    return first + i * step + behind(v);
+    return first + i * step + v / 2 * pair + v % 2 * next;
+  }
+  // Where element v of a pack lies of which `from` is the first. The second one has an address of
+  // its own, so that the others are as far behind one of these two as the compiler knows.
+  template <typename T>
+  __device__ __forceinline__ T* place(T* from, int v) const {
+    return (v % 2 ? from + next : from) + v / 2 * pair;
   }
   __device__ __forceinline__ int left(int i) const { return count - i * step; }
   __device__ __forceinline__ bool operator()(int i) const { return i * step < count; }
   __device__ __forceinline__ bool operator()(int i, int v) const {
-    return i * step + (WHOLE ? 0 : behind(v)) < count;
+    if constexpr (WHOLE) return i * step < count;
+    return i * step + v / 2 * pair < (v % 2 ? count - next : count);
   }
-  // Whether the elements are pairs, side by side at even addresses of a row.
+  // Whether the elements are pairs, side by side at even addresses of a row, from an even column.
   template <typename T>
   __device__ __forceinline__ bool in_pairs(const T* row) const {
     return VEC > 1 && next == 1 && count % 2 == 0 &&
@@ -96,9 +102,9 @@ __device__ __forceinline__ void load_pack(const T* row, const Span& at, int i, T
   const T* const from = row + at.column(i);
   const auto load_at = [&](int v) {
     if constexpr (IN_PAIRS) {
-      put(to, v, load<T, 2>(from + at.behind(v)));
+      put(to, v, load<T, 2>(at.place(from, v)));
     } else {
-      put(to, v, from[at.behind(v)]);
+      put(to, v, *at.place(from, v));
     }
   };
   if (at(i, VEC - 1)) {  // one question for a pack
@@ -125,20 +131,20 @@ __device__ __forceinline__ void store_pack(T* row, const Values<S, VEC>& values,
   if (in_pairs && at(i, VEC - 1)) {
 #pragma unroll
     for (int v = 0; v < VEC; v += 2) {
-      store<T, 2>(to + at.behind(v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
+      store<T, 2>(at.place(to, v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
     }
   } else if (in_pairs) {
 #pragma unroll
     for (int v = 0; v < VEC; v += 2) {
-      if (at(i, v)) store<T, 2>(to + at.behind(v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
+      if (at(i, v)) store<T, 2>(at.place(to, v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
     }
   } else if (at(i, VEC - 1)) {
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) to[at.behind(v)] = p.v[v];
+    for (int v = 0; v < VEC; ++v) *at.place(to, v) = p.v[v];
   } else {
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
-      if (at(i, v)) to[at.behind(v)] = p.v[v];
+      if (at(i, v)) *at.place(to, v) = p.v[v];
     }
   }
 }

@@ -17,6 +17,20 @@ __device__ __forceinline__ Stat<T> exp_of(Stat<T> v) {
   return __expf(v);
 }
 
+// The same of what is only added up, or is a factor beside 1: below the least normal number it may
+// be 0, which saves three of seven instructions.
+template <typename T>
+__device__ __forceinline__ Stat<T> exp_term(Stat<T> v) {
+#ifdef __CUDA_ARCH__
+  if constexpr (sizeof(T) == 2) {
+    float power;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(v * 1.4426950408889634f));
+    return power;
+  }
+#endif
+  return exp_of<T>(v);
+}
+
 template <typename S>
 constexpr S kInfinity = static_cast<S>(__builtin_huge_val());
 
@@ -39,7 +53,7 @@ template <typename T, bool HELD>
 __device__ __forceinline__ MaxSum<T, HELD> plus(const MaxSum<T, HELD>& a,
                                                 const MaxSum<T, HELD>& b) {
   const Stat<T> max = fmax(a.max, b.max), at = shift(max);
-  return {max, a.sum * exp_of<T>(a.max - at) + b.sum * exp_of<T>(b.max - at)};
+  return {max, a.sum * exp_term<T>(a.max - at) + b.sum * exp_term<T>(b.max - at)};
 }
 
 template <typename T, bool HELD>
@@ -48,7 +62,7 @@ __device__ __forceinline__ MaxSum<T, HELD> over_lanes(const MaxSum<T, HELD>& p, 
   Stat<T> max = p.max;
   for_lanes(width, step,
             [&](int offset) { max = fmax(max, __shfl_xor_sync(kFullMask, max, offset)); });
-  return {max, lanes_sum(p.sum * exp_of<T>(p.max - shift(max)), width, step)};
+  return {max, lanes_sum(p.sum * exp_term<T>(p.max - shift(max)), width, step)};
 }
 
 // What the operators that begin with a softmax of x have in common.
@@ -74,7 +88,7 @@ struct OfX : rows::NoEpilogueOperands {
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       for (S& x : held[i].v[0].v) {
-        const S e = exp_of<T>(x - at);
+        const S e = keep ? exp_of<T>(x - at) : exp_term<T>(x - at);
         if (keep) x = e;
         sum += e;
       }
@@ -297,7 +311,7 @@ template <typename T>
 struct OfLogSoftmax {
   using S = Stat<T>;
   static __device__ __forceinline__ S term(S dy, S) { return dy; }
-  static __device__ __forceinline__ S dx(S dy, S y, S sum) { return dy - exp_of<T>(y) * sum; }
+  static __device__ __forceinline__ S dx(S dy, S y, S sum) { return dy - exp_term<T>(y) * sum; }
 };
 
 template <typename T>
