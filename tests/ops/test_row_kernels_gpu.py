@@ -66,6 +66,8 @@ def _wrong(op: str, shape: tuple[int, int], dtype: torch.dtype, offset: int) -> 
     inputs = _inputs(spec, shape, dtype, offset)
     outputs = as_tuple(spec.reference(**inputs))
     dys = tuple(misaligned(tuple(y.shape), offset, dtype) for y in outputs)
+    if shape[1] == 1 and "rms" in op:  # dx is what 1 - xhat^2 leaves: no formula has a digit of it
+        return trial.wrong(inputs, "fwd")
     return trial.wrong(inputs, "fwd") or trial.wrong(inputs, "bwd", dys)
 
 
