@@ -19,6 +19,7 @@ import fuseline
 from fuselab.fusion.record import EAGER, Kernel, Unfused
 from fuselab.fusion.regions import Regions, nbytes, storage, tensors
 from fuselab.fusion.scheduler import Graph
+from fuseline.core import native
 
 # Operators that give memory and touch none, and those that write an argument without reading it.
 ALLOCATIONS = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"}
@@ -47,6 +48,7 @@ class Ledger(TorchDispatchMode):
         self._given: set[int] | None = None
         self._reads, self._writes = Regions(), Regions()
         self._inside = False
+        self._copied = native.copied_bytes()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -125,9 +127,16 @@ class Ledger(TorchDispatchMode):
         fresh = [t for t in tensors(results) if storage(t) not in held]
         self._keep(fresh, arguments)
         seen = len(self.kernels) > before
+        self._note_copies()
         if not (seen and _is_python(func, arguments)) and _works(func, arguments, fresh):
             self._note(func, read, [*written, *fresh])
         return results
+
+    def _note_copies(self) -> None:
+        """Note what the binary copied by itself, which torch does not dispatch."""
+        copied, self._copied = native.copied_bytes() - self._copied, native.copied_bytes()
+        if copied:
+            self.kernels.append(Kernel("copy_", EAGER, copied, copied, place=_place()))
 
     def _note(self, func: OpOverload, read: list[Tensor], written: list[Tensor]) -> None:
         for tensors_, regions in ((read, self._reads), (written, self._writes)):

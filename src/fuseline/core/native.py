@@ -95,6 +95,7 @@ def status() -> Native:
         handle = ctypes.CDLL(str(path))
         handle.fuseline_build_info.restype = ctypes.c_char_p
         handle.fuseline_copies.restype = ctypes.c_int64
+        handle.fuseline_copied_bytes.restype = ctypes.c_int64
         handle.fuseline_debug_fill.argtypes = (ctypes.c_bool,)
         handle.fuseline_served.restype = ctypes.c_int64
         handle.fuseline_served.argtypes = (ctypes.c_char_p,) * 3
@@ -129,6 +130,12 @@ def copies() -> int:
     """Return the layout copies made by all operators of this process so far."""
     handle = status().handle
     return _python_copies + (int(handle.fuseline_copies()) if handle else 0)
+
+
+def copied_bytes() -> int:
+    """Return the bytes of those copies that torch did not see: by the binary's own code."""
+    handle = status().handle
+    return int(handle.fuseline_copied_bytes()) if handle else 0
 
 
 def debug_fill(on: bool) -> None:

@@ -15,7 +15,7 @@
 namespace fuseline {
 namespace {
 
-std::atomic<int64_t> copies{0};
+std::atomic<int64_t> copies{0}, own_bytes{0};
 std::atomic<bool> fill{false};
 bool (*copied_on_cuda)(const Tensor&, const Tensor&) = nullptr;
 
@@ -49,9 +49,14 @@ void copy_into(Tensor& to, const Tensor& from) {
   const auto on = [type = device_of(to).type](DeviceType t) {
     return type == static_cast<int32_t>(t);
   };
-  if (on(DeviceType::CPU) && copied_on_cpu(to, from)) return;
-  if (on(DeviceType::CUDA) && copied_on_cuda && copied_on_cuda(to, from)) return;
-  torch::stable::copy_(to, from);
+  const bool own = (on(DeviceType::CPU) && copied_on_cpu(to, from)) ||
+                   (on(DeviceType::CUDA) && copied_on_cuda && copied_on_cuda(to, from));
+  if (!own) {
+    torch::stable::copy_(to, from);
+    return;
+  }
+  const int64_t bytes = from.numel() * static_cast<int64_t>(from.element_size());
+  own_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 bool debug_fill() { return fill.load(std::memory_order_relaxed); }
 
@@ -69,5 +74,6 @@ void advise_huge_pages(void* data, int64_t bytes) {
 }  // namespace fuseline
 
 FUSELINE_EXPORT int64_t fuseline_copies() { return fuseline::copies.load(); }
+FUSELINE_EXPORT int64_t fuseline_copied_bytes() { return fuseline::own_bytes.load(); }
 FUSELINE_EXPORT void fuseline_debug_fill(bool on) { fuseline::fill.store(on); }
 FUSELINE_EXPORT const char* fuseline_build_info() { return FUSELINE_BUILD_INFO; }
