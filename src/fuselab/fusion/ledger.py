@@ -134,8 +134,8 @@ class Ledger(TorchDispatchMode):
 
     def _note_copies(self) -> None:
         """Note what the binary copied by itself, which torch does not dispatch."""
-        copied, self._copied = native.copied_bytes() - self._copied, native.copied_bytes()
-        if copied:
+        before, self._copied = self._copied, native.copied_bytes()
+        if copied := self._copied - before:
             self.kernels.append(Kernel("copy_", EAGER, copied, copied, place=_place()))
 
     def _note(self, func: OpOverload, read: list[Tensor], written: list[Tensor]) -> None:
