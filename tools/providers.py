@@ -7,6 +7,7 @@ its error's first line instead. Backward: the gradients of all inputs by a graph
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from triton.testing import do_bench
 
 Calls = dict[str, Callable[[], Any]]
+
+
+def optional(module: str) -> Any:
+    """Return a module, or None, and say so, where it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        print(f"  {module}: {error}")
+        return None
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16, grad: bool = False) -> Tensor:
@@ -28,7 +39,7 @@ def time_of(call: Callable[[], Any]) -> str:
     try:
         return f"{1e3 * do_bench(call, warmup=10, rep=40, return_mode='median'):.1f}"
     except Exception as error:  # any provider may fail in its own way
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:60] if str(error) else ''}"
+        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:60]}"
 
 
 def show(title: str, calls: Calls, flops: float) -> None:
@@ -70,14 +81,12 @@ def products() -> None:
 
 
 def quack_products(a: Tensor, b: Tensor, bias: Tensor) -> Calls:
-    try:
-        from quack.gemm_interface import gemm, gemm_act
-    except ImportError as error:
-        print(f"  quack: {error}")
+    quack = optional("quack.gemm_interface")
+    if quack is None:
         return {}
     return {
-        "quack gemm": lambda: gemm(a, b, tuned=False),
-        "quack gemm_act gelu": lambda: gemm_act(
+        "quack gemm": lambda: quack.gemm(a, b, tuned=False),
+        "quack gemm_act gelu": lambda: quack.gemm_act(
             a, b, bias=bias, activation="gelu_tanh_approx", store_preact=False, tuned=False
         ),
     }
@@ -119,8 +128,6 @@ BACKENDS = {
 
 
 def attention() -> None:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
     for dim, heads in ((64, 32), (128, 16)):
         for causal in (False, True):
             for length in (512, 2048, 8192):
@@ -137,23 +144,21 @@ def attention() -> None:
                 rule = (lambda b, h, i, j: i >= j) if causal else None
                 block = create_block_mask(rule, None, None, length, length) if rule else None
                 forward["flex"] = lambda f=flex, m=block, q=q, k=k, v=v: f(q, k, v, block_mask=m)
-                forward |= fa4(q, k, v, causal)
+                forward |= flash4(q, k, v, causal)
                 title = f"attention {batch} x {heads} x {length} x {dim} bf16 causal={causal}"
                 show(f"{title} forward", forward, work)
                 show(f"{title} backward", {n: backward(f, (q, k, v)) for n, f in forward.items()},
                      2.5 * work)  # fmt: skip
 
 
-def fa4(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Calls:
-    try:
-        from flash_attn.cute import flash_attn_func
-    except ImportError as error:
-        print(f"  fa4: {error}")
+def flash4(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Calls:
+    fa4 = optional("flash_attn.cute")
+    if fa4 is None:
         return {}
     heads_last = [t.transpose(1, 2) for t in (q, k, v)]
 
-    def call() -> Tensor:
-        out: Any = flash_attn_func(*heads_last, causal=causal)
+    def call() -> Any:
+        out = fa4.flash_attn_func(*heads_last, causal=causal)
         return out[0] if isinstance(out, tuple) else out
 
     return {"fa4": call}
