@@ -93,7 +93,7 @@ struct Forward : rows::DefaultTraits {
     row.rest = (fma(-mean, count, sum.value) + sum.lost) / count;
   }
   template <typename F>
-  __device__ __forceinline__ void each_parameter(const F& f) const {
+  __device__ __forceinline__ void each_parameter(const Row&, const F& f) const {
     f(weight), f(bias);
   }
   template <int VEC>

@@ -106,6 +106,13 @@ struct Forward : softmax::OfX<T_, HELD> {
     return {causal.visible(index, a.n), mask.row(index), {}};
   }
 
+  template <typename F>
+  __device__ __forceinline__ void each_parameter(const Row& row, const F& f) const {
+    if (!mask.data || mask.last != 1) return;
+    if (mask.is_float) return f(static_cast<const float*>(mask.data) + row.mask);
+    f(static_cast<const T*>(mask.data) + row.mask);
+  }
+
   // How many columns of a span causal leaves.
   template <typename Span>
   static __device__ __forceinline__ int left(const Row& row, const Span& at, int64_t first) {

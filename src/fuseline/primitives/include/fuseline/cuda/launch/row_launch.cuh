@@ -66,6 +66,10 @@ void launch_slices(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
 // By as few threads a row as hold it, at least 2^LEAST.
 template <bool WHOLE, typename Shape, int LEAST, typename Op>
 void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
+  if constexpr (WHOLE && !Shape::IS_BLOCK) {  // or most threads would have no element
+    const int packs = log2_at_least(ceil_div(a.n, Shape::VEC));
+    if (packs < LEAST) return launch_whole<Shape>(a, op, packs, stream);
+  }
   const int log_width = std::max(LEAST, log2_at_least(ceil_div(a.n, Shape::ITEMS * Shape::VEC)));
   if constexpr (!WHOLE) {
     launch_short<false, typename SkewedShape<Op, Shape>::Short>(a, op, log_width, stream);
@@ -290,6 +294,7 @@ bool launch_spread(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
   constexpr int HELD = Op::OPERANDS > 0 ? OperandPlan<Op>::MOST : Plan<Op>::HELD;
   if (a.n > THREADS * HELD) return false;
   if (a.n <= 4) return launch_spread_by<4, 1>(a, op, s), true;
+  if (a.n <= 4 * 2) return launch_spread_by<4, 2>(a, op, s), true;
   if (a.n <= 4 * 4) return launch_spread_by<4, 4>(a, op, s), true;
   if constexpr (sizeof(typename Op::T) < 8) {
     if (a.n <= 8 * 8) return launch_tiny(a, op, s), true;

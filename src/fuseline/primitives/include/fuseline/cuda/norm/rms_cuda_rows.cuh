@@ -80,7 +80,7 @@ struct Forward : rows::DefaultTraits {
     row.rstd = inverse_sqrt<T>(static_cast<S>(square + e));
   }
   template <typename F>
-  __device__ __forceinline__ void each_parameter(const F& f) const {
+  __device__ __forceinline__ void each_parameter(const Row&, const F& f) const {
     f(weight);
   }
   template <int VEC, bool EARLY>

@@ -36,10 +36,10 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const auto at = block_span<VEC, Shape::WHOLE>(begin, end, slice, log2_of(THREADS));
   const int64_t index = cluster.index;
 
-  if constexpr (!Shape::EARLY) {
-    ask_for_parameters(op, begin, end - begin, threadIdx.x, THREADS);
-  }
   typename Op::Row row = op.begin(a, index);
+  if constexpr (!Shape::EARLY) {
+    ask_for_parameters(op, row, begin, end - begin, threadIdx.x, THREADS);
+  }
   Packs<Op, VEC> held[ITEMS];
   load_prepared(op, row, at, 0, held,
                 [&](const auto& seen) { load_packs<Op>(a, index, seen, held); });

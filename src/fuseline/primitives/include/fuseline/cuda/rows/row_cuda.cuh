@@ -6,7 +6,7 @@
 //   OUTPUTS, APART   tensors written, not counting those of finish(); whether they need no sum
 //   Y                the elements of these, where that is not T
 //   OPERANDS         parameters that are loaded for each column
-//   each_parameter   calls f(pointer) with each parameter
+//   each_parameter   (row, f): calls f(pointer) with what else the columns of a row need
 //   HAS_FALLBACK     whether rows for which needs_fallback() is true are computed by fallback()
 //   INTENSE          whether computing a row takes about as long as its memory traffic (half types)
 //   aligned()        whether `operands` may load packs
@@ -219,8 +219,8 @@ struct DefaultTraits {
   static constexpr bool HAS_FALLBACK = false, INTENSE = false, PREPARES = false;
   static constexpr bool FEW_KERNELS = false, APART = false;
   static bool aligned() { return true; }
-  template <typename F>
-  __device__ __forceinline__ void each_parameter(const F&) const {}
+  template <typename Row, typename F>
+  __device__ __forceinline__ void each_parameter(const Row&, const F&) const {}
 };
 // Base of operators whose `out` needs no operands but the row.
 struct NoOperands {};
@@ -235,21 +235,22 @@ struct NoEpilogueOperands : DefaultTraits {
   }
 };
 
-// Asks L2 for the parameters of `count` columns from `first` on, by `threads` of which this is one,
-// where `out` loads them late: few blocks would wait for memory twice. Many blocks that ask at once
+// Asks for the parameters of `count` columns from `first` on, by `threads` of which this is one,
+// where they are loaded late: few blocks would wait for memory twice. Many blocks that ask at once
 // would queue for the same lines.
 template <typename Op>
-__device__ __forceinline__ void ask_for_parameters(const Op& op, int64_t first, int count,
-                                                   int thread, int threads) {
+__device__ __forceinline__ void ask_for_parameters(const Op& op, const typename Op::Row& row,
+                                                   int64_t first, int count, int thread,
+                                                   int threads) {
 #ifdef __CUDA_ARCH__
   constexpr int kFewBlocks = 256, kLineBytes = 128;
-  if constexpr (Op::OPERANDS > 0) {
+  if constexpr (Op::OPERANDS > 0 || Op::PREPARES) {
     if (gridDim.x > kFewBlocks) return;
-    op.each_parameter([&](const auto* parameter) {
+    op.each_parameter(row, [&](const auto* parameter) {
       constexpr int LINE = kLineBytes / sizeof(*parameter);
       if (parameter == nullptr) return;
       for (int col = thread * LINE; col < count; col += threads * LINE) {
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(parameter + first + col));
+        asm volatile("prefetch.global.L1 [%0];" ::"l"(parameter + first + col));
       }
     });
   }
@@ -362,6 +363,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const bool active = index < a.rows;
   const auto at = row_span<Shape>(lane, active ? static_cast<int>(a.n) : 0, log_width);
   typename Op::Row row = op.begin(a, active ? index : 0);
+  if constexpr (Op::PREPARES) {
+    if (active) ask_for_parameters(op, row, 0, static_cast<int>(a.n), lane, width);
+  }
   Packs<Op, Shape::VEC> held[Shape::ITEMS];
   load_prepared(op, row, at, 0, held,
                 [&](const auto& seen) { load_packs<Op>(a, index, seen, held); });

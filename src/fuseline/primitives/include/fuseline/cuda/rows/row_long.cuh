@@ -136,8 +136,9 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
       here.in[k] = run.at;
     }
   }
+  typename Op::Row row = op.begin(a, index);
   if constexpr (HELD) {
-    ask_for_parameters(op, begin, static_cast<int>(here.n), threadIdx.x, THREADS);
+    ask_for_parameters(op, row, begin, static_cast<int>(here.n), threadIdx.x, THREADS);
     end_batch();
     wait_for_batch<0>();
     __syncthreads();
@@ -146,7 +147,6 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
   constexpr int AT_ONCE = FEW ? 1 : 2;
   using Columns = WarpColumns<Op, VEC, WHOLE, AT_ONCE, HELD>;
   const auto order = a.n % VEC == 0 ? Order::kPacks : a.n % 2 ? Order::kSingles : Order::kPairs;
-  typename Op::Row row = op.begin(a, index);
   const auto columns_of = [&](int piece) {
     const int64_t first = static_cast<int64_t>(piece) * plan.piece;
     ArgsOf<Op> some = here;

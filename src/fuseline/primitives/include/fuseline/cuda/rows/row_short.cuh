@@ -83,8 +83,15 @@ __device__ __forceinline__ void short_row(const ArgsOf<Op>& a, const Op& op, int
                                   (threadIdx.x >> log_width);
   const bool active = index < a.rows;
   if (!active) at.count = 0;
-  if (active) ask_for_parameters(op, 0, static_cast<int>(a.n), lane, width);
+  // Few elements leave registers for what is needed last, which memory then sends with the row.
+  constexpr bool EARLY = Op::OPERANDS > 0 && VEC * ITEMS * Op::OPERANDS <= 8;
+  decltype(op.template some_operands<VEC>(at, 0, 0)) early[EARLY ? ITEMS : 1];
+  if constexpr (EARLY) {
+#pragma unroll
+    for (int i = 0; i < ITEMS; ++i) early[i] = op.template some_operands<VEC>(at, i, 0);
+  }
   typename Op::Row row = op.begin(a, active ? index : 0);
+  if (!EARLY && active) ask_for_parameters(op, row, 0, static_cast<int>(a.n), lane, width);
   Packs<Op, VEC> held[ITEMS];
   load_prepared(op, row, at, 0, held, [&](const auto& seen) { load(index, seen, held); });
   rounds<0>(op, row, held, a.n, at, [&](const auto& part, auto round) {
@@ -97,7 +104,8 @@ __device__ __forceinline__ void short_row(const ArgsOf<Op>& a, const Op& op, int
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (!at(i)) break;
-      const auto y = op.out(row, held[i], op.template some_operands<VEC>(at, i, 0));
+      const auto y =
+          op.out(row, held[i], EARLY ? early[i] : op.template some_operands<VEC>(at, i, 0));
 #pragma unroll
       for (int k = 0; k < Op::OUTPUTS; ++k) {
         store_pack(to.of[k], output(y, k), at, i, at.in_pairs(to.of[k]));
@@ -173,7 +181,6 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     }
     begin[k] = run.at;
   }
-  ask_for_parameters(op, 0, n, threadIdx.x, THREADS);
   end_batch();
   wait_for_batch<0>();
   __syncthreads();
