@@ -30,6 +30,7 @@ FOLDERS = {
     "cuda/rows": {"cuda"},
     "cuda/launch": {"cuda", "cuda/rows"},
     "cuda/columns": {"cuda", "cuda/rows", "cuda/launch"},
+    "cuda/pointwise": {"cuda"},
     "cuda/norm/backward": {"cuda", "cuda/columns", "cuda/norm"},
     "cuda/norm": {"cuda", "cuda/rows", "cuda/launch", "cuda/norm/backward"},
 }

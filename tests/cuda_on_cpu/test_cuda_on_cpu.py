@@ -21,7 +21,6 @@ from torch import Tensor
 from fuseline.ops.bias_gelu.reference import longdouble
 from fuseline.ops.norm_chain.reference import longdouble as chain_of_norms
 from fuseline.ops.norm_chain.reference import norm_chain
-from fuseline.ops.pointwise_chain.reference import longdouble as chain_longdouble
 
 ROWS = 7  # more than blocks, so that some have several
 
@@ -38,10 +37,9 @@ def seed():
 
 
 NAMES_OF_LIBRARIES = (
-    "anywhere", "backward", "chain", "columns", "forward", "gelu", "grid", "norms", "reductions",
-    "rms",
+    "anywhere", "backward", "columns", "forward", "gelu", "grid", "norms", "reductions", "rms",
 )  # fmt: skip
-anywhere, backward, chain, columns, forward, gelu, grid, norms, reductions, rms = map(
+anywhere, backward, columns, forward, gelu, grid, norms, reductions, rms = map(
     library_fixture, NAMES_OF_LIBRARIES
 )
 
@@ -365,22 +363,6 @@ def test_gelu_without_rows(gelu) -> None:
     x, bias = torch.empty(0, 64), torch.randn(64)
     (dbias,) = made(gelu, "backward", [x, x, bias, None], [(64,)], [0, 64, 64, 0, 1])
     assert not dbias.any()
-
-
-@pytest.mark.parametrize("numel", [1, 2, 7, 8, 1024, 1025, 5000])
-@pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_pointwise_chain(chain, dtype, numel) -> None:
-    """Angles near and far, of which bfloat16's have a way of their own; addresses misaligned."""
-    for stride in (None, numel + 3):
-        x, dy = (rows((1, numel), dtype, spread=s, stride=stride) for s in (30.0, 1.0))
-        x[:, ::5] *= 1e5
-        (y,) = made(chain, "forward", [x], [x.shape], [numel])
-        (dx,) = made(chain, "backward", [dy, x], [x.shape], [numel])
-        (right,) = chain_longdouble("fwd", None, wide(x))
-        limit = 5 * torch.finfo(dtype).eps
-        assert (abs(wide(y) - right) / abs(right)).max() <= limit
-        (right,) = chain_longdouble("bwd", wide(dy), wide(x))
-        assert (abs(wide(dx) - right) / (abs(wide(dy)) * (1 + abs(wide(x))))).max() <= limit
 
 
 def alike(got: Tensor, right: Tensor) -> bool:

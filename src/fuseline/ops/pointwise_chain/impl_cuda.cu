@@ -1,41 +1,34 @@
 // The CUDA kernels of the pointwise_chain operators.
 #include "fuseline/cuda/launch/cuda_rows.h"
+#include "fuseline/cuda/pointwise/pointwise_tensors.cuh"
 #include "impl_args.h"
-#include "impl_cuda_kernels.cuh"
+#include "impl_cuda_formula.cuh"
 
 namespace fuseline::pointwise_chain {
 namespace {
 
-// dy null: the forward.
-template <bool BACKWARD>
-void run(const Tensor* dy, const Tensor& x, const Tensor& to) {
-  if (x.numel() == 0) return;
-  const Device device = device_of(x);
-  const DeviceScope scope(device.index);
+// dx of dy and x or, of x alone, y.
+template <typename... Inputs>
+Tensor run(const Tensor& x, const Inputs&... inputs) {
+  Tensor to = allocate_as(x);
+  if (x.numel() == 0) return to;
+  const DeviceScope scope(device_of(x).index);
   for_dtype(x.scalar_type(), [&](auto* type) {
-    using T = std::remove_pointer_t<decltype(type)>;
-    const auto elements = [](const Tensor& t) { return static_cast<const T*>(t.const_data_ptr()); };
-    const T* const of_y = dy ? elements(*dy) : nullptr;
-    T* const out = static_cast<T*>(to.mutable_data_ptr());
-    const auto stream = current_stream(device.index);
-    FUSELINE_CUDA_CHECK(launch<BACKWARD>(of_y, elements(x), out, x.numel(), stream));
+    using Op = Chain<sizeof...(inputs) == 2, std::remove_pointer_t<decltype(type)>>;
+    pointwise::run<Op>({pointwise::operand(inputs, to)...}, to);
   });
+  return to;
 }
 
 Tensor forward(const Tensor& x) {
   kArgs.check_tensor(x);
-  Tensor y = allocate_as(x);
-  run<false>(nullptr, counted_as(x, y), y);
-  return y;
+  return run(x, x);
 }
 
 Tensor backward(const Tensor& dy, const Tensor& x) {
   kArgs.check_tensor(x);
   kArgs.check_twin("dy", dy, x);
-  Tensor dx = allocate_as(x);
-  const Tensor of_y = counted_as(dy, dx);
-  run<true>(&of_y, counted_as(x, dx), dx);
-  return dx;
+  return run(x, dy, x);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What forward and backward launches have in common: sizes of blocks, attributes, alignment.
+// What launches have in common: sizes of blocks, attributes, alignment, divisions of places.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,23 @@
 #include "fuseline/cuda/packs.cuh"
 
 namespace fuseline {
+
+// Exact division of numbers below 2^31, in few instructions: a block's start waits for several.
+struct Divider {
+  unsigned by, factor, shift;
+
+  // n becomes the quotient.
+  __device__ __forceinline__ unsigned rest(unsigned& n) const {
+    const unsigned quotient = __umulhi(n << 1, factor) >> shift, rest = n - quotient * by;
+    n = quotient;
+    return rest;
+  }
+};
+
+__device__ __forceinline__ int64_t times(unsigned n, int64_t stride) {
+  return static_cast<int64_t>(n * static_cast<uint64_t>(stride));
+}
+
 namespace {
 
 int log2_at_least(int64_t v) {
@@ -15,6 +32,13 @@ int log2_at_least(int64_t v) {
   return log;
 }
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+inline Divider divider(int64_t by) {
+  const int log = log2_at_least(by);
+  const auto d = static_cast<unsigned>(by);
+  return {d, static_cast<unsigned>(((uint64_t{1} << (31 + log)) + d - 1) / d),
+          static_cast<unsigned>(log)};
+}
 
 // Shared memory and L1 are one memory, and a kernel that does not say how it is to be split finds
 // it as the kernel before left it: after one that took much of it as shared, L1 is so

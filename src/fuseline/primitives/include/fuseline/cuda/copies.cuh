@@ -20,18 +20,6 @@ struct Copy {
   int64_t numel() const { return run.size * line.size * others[0].size * others[1].size; }
 };
 
-// Exact division of numbers below 2^31, in few instructions: a block's start waits for several.
-struct Divider {
-  unsigned by, factor, shift;
-
-  // n becomes the quotient.
-  __device__ __forceinline__ unsigned rest(unsigned& n) const {
-    const unsigned quotient = __umulhi(n << 1, factor) >> shift, rest = n - quotient * by;
-    n = quotient;
-    return rest;
-  }
-};
-
 // How the threads of a block share a tile on one side: so many words a row, so many rows at a time.
 struct Side {
   int words, rows;
@@ -67,10 +55,6 @@ template <typename T>
 constexpr int kTileEach = (16 << 10) / kTileThreads / sizeof(TileWord<T>);  // words of a thread
 
 namespace {
-
-__device__ __forceinline__ int64_t times(unsigned n, int64_t stride) {
-  return static_cast<int64_t>(n * static_cast<uint64_t>(stride));
-}
 
 // Whether an element is the second of an access.
 template <typename T>

@@ -8,20 +8,34 @@
 namespace fuseline {
 namespace {
 
-// Dimensions in the order in which they are written, the fastest last: those that lie alike on both
-// sides together.
+// Dimensions in the order in which the last of SIDES tensors has them, the fastest last: those that
+// lie alike in all of them together.
+template <int SIDES>
 struct Axes {
   static constexpr int kMost = 4;
+  struct Axis {
+    int64_t size, steps[SIDES];
+  };
   Axis of[kMost];
   int count = 0;
+
+  int64_t numel() const {
+    int64_t numel = 1;
+    for (int k = 0; k < count; ++k) numel *= of[k].size;
+    return numel;
+  }
 
   // False where there are too many.
   bool add(const Axis& inner) {
     if (inner.size == 1) return true;
     if (count > 0) {
       Axis& outer = of[count - 1];
-      if (outer.from == inner.size * inner.from && outer.to == inner.size * inner.to) {
-        outer = {outer.size * inner.size, inner.from, inner.to};
+      bool alike = true;
+      for (int k = 0; k < SIDES; ++k) alike &= outer.steps[k] == inner.size * inner.steps[k];
+      if (alike) {
+        const int64_t size = outer.size;
+        outer = inner;
+        outer.size *= size;
         return true;
       }
     }
@@ -31,41 +45,56 @@ struct Axes {
   }
 };
 
+// Of tensors of one shape with these strides; none where there are too many, or no elements.
+template <int SIDES>
+std::optional<Axes<SIDES>> axes_of(const int64_t* sizes, const int64_t* const (&strides)[SIDES],
+                                   int64_t dims) {
+  const int64_t* const order = strides[SIDES - 1];
+  Axes<SIDES> axes;
+  int64_t last = INT64_MAX;  // stride, of the dimension before
+  for (int64_t left = dims; left > 0;) {
+    int64_t stride = -1;
+    for (int64_t d = 0; d < dims; ++d) {
+      if (order[d] < last) stride = std::max(stride, order[d]);
+    }
+    if (stride < 0) break;
+    for (int64_t d = 0; d < dims; ++d) {
+      if (order[d] != stride) continue;
+      typename Axes<SIDES>::Axis axis{sizes[d], {}};
+      for (int k = 0; k < SIDES; ++k) axis.steps[k] = strides[k][d];
+      if (sizes[d] == 0 || !axes.add(axis)) return std::nullopt;
+      --left;
+    }
+    last = stride;
+  }
+  return axes;
+}
+
 // What a copy is, if it is one of ours: to neighbours, of what are not all neighbours, and of
 // enough elements in two dimensions for a block.
 inline std::optional<Copy> copy_of(const int64_t* sizes, const int64_t* from, const int64_t* to,
                                    int64_t dims) {
   constexpr int64_t kLeastOfBlock = 64, kFewBlocks = 64;
-  Axes axes;
-  int64_t last = INT64_MAX;  // stride, of the dimension before
-  for (int64_t left = dims; left > 0;) {
-    int64_t stride = -1;
-    for (int64_t d = 0; d < dims; ++d) {
-      if (to[d] < last) stride = std::max(stride, to[d]);
-    }
-    if (stride < 0) break;
-    for (int64_t d = 0; d < dims; ++d) {
-      if (to[d] != stride) continue;
-      if (sizes[d] == 0 || !axes.add({sizes[d], from[d], to[d]})) return std::nullopt;
-      --left;
-    }
-    last = stride;
-  }
-  if (axes.count == 0) return std::nullopt;
-  const int outer = axes.count - 1;
-  const Axis& line = axes.of[outer];
+  const auto found = axes_of<2>(sizes, {from, to}, dims);
+  if (!found || found->count == 0) return std::nullopt;
+  const auto axis = [&](int k) {
+    const auto& [size, steps] = found->of[k];
+    return Axis{size, steps[0], steps[1]};
+  };
+  const int outer = found->count - 1;
+  const Axis line = axis(outer);
   if (line.to != 1 || (outer == 0 && line.from == 1)) return std::nullopt;
   // That of neighbours if a block has enough to do, else the largest.
   int run = 0;
   int64_t most = 0;
   for (int k = 0; k < outer; ++k) {
-    const bool neighbours = axes.of[k].from == 1 && axes.of[k].size * line.size >= kTileThreads;
-    const int64_t size = neighbours && line.from != 1 ? INT64_MAX : axes.of[k].size;
+    const bool neighbours = axis(k).from == 1 && axis(k).size * line.size >= kTileThreads;
+    const int64_t size = neighbours && line.from != 1 ? INT64_MAX : axis(k).size;
     if (size > most) run = k, most = size;
   }
   Copy c{{1, 0, 0}, line, {{1, 0, 0}, {1, 0, 0}}};
   int others = 0;
-  for (int k = 0; k < outer; ++k) (k == run ? c.run : c.others[others++]) = axes.of[k];
+  for (int k = 0; k < outer; ++k) (k == run ? c.run : c.others[others++]) = axis(k);
   if (c.run.size * line.size < kLeastOfBlock && c.others[0].size * c.others[1].size > kFewBlocks) {
     return std::nullopt;
   }
@@ -78,13 +107,6 @@ bool all_even(const Copy& c, const T* from, const T* to) {
   uint64_t bits = (reinterpret_cast<uintptr_t>(from) | reinterpret_cast<uintptr_t>(to)) / sizeof(T);
   for (const Axis* axis : {&c.run, &c.others[0], &c.others[1]}) bits |= axis->from | axis->to;
   return bits % 2 == 0;
-}
-
-inline Divider divider(int64_t by) {
-  const int log = log2_at_least(by);
-  const auto d = static_cast<unsigned>(by);
-  return {d, static_cast<unsigned>(((uint64_t{1} << (31 + log)) + d - 1) / d),
-          static_cast<unsigned>(log)};
 }
 
 // Elements of a piece where `size` is divided evenly into pieces of whole accesses, of at most

@@ -1,0 +1,188 @@
+// Elementwise operators on inputs that lie anyhow. What they write is one run of memory, of which a
+// thread makes a pack. Inputs are read where they are: 16 bytes at a time where a pack's elements
+// are neighbours, whatever their address, else one by one.
+#pragma once
+
+#include "fuseline/cuda/blocks.cuh"
+#include "fuseline/cuda/skew.cuh"
+
+namespace fuseline::pointwise {
+
+constexpr int kThreads = 128, kMostAxes = 4;
+
+// The axes of a run, the fastest first, and where inputs have their elements.
+template <int INPUTS>
+struct Places {
+  unsigned numel;  // at most 2^30
+  int axes;
+  Divider sizes[kMostAxes];
+  int64_t steps[INPUTS][kMostAxes];
+  bool dense[INPUTS];  // one after the other, as in the run
+  bool all_dense;
+
+  // Of element i of the run: how far from their first elements inputs have it. Returns how many of
+  // the fastest axis lie before it.
+  __device__ __forceinline__ unsigned find(unsigned i, int64_t (&at)[INPUTS]) const {
+    const unsigned along = axes > 1 ? sizes[0].rest(i) : i;
+#pragma unroll
+    for (int k = 0; k < INPUTS; ++k) at[k] = times(along, steps[k][0]);
+#pragma unroll
+    for (int d = 1; d < kMostAxes; ++d) {
+      if (d >= axes) break;
+      const unsigned next = d + 1 < axes ? sizes[d].rest(i) : i;
+#pragma unroll
+      for (int k = 0; k < INPUTS; ++k) at[k] += times(next, steps[k][d]);
+    }
+    return along;
+  }
+};
+
+// A pack that is loaded: in one part, or in two words at multiples of 16 bytes. Each of these has
+// an element of the pack, so that no page is read that has none.
+template <typename T, int VEC>
+struct Loaded {
+  static constexpr bool WORDS = VEC > 1 && sizeof(Pack<T, VEC>) == 16;
+  Pack<T, VEC> low;
+  Words<4> high;
+  int skew;
+
+  // Neighbours.
+  __device__ __forceinline__ void take(const T* p) {
+    skew = static_cast<int>(reinterpret_cast<uintptr_t>(p) % sizeof(low));
+    if constexpr (WORDS) {
+      const char* const base = reinterpret_cast<const char*>(p) - skew;
+      low = load<T, VEC>(reinterpret_cast<const T*>(base));
+      if (skew) high = load_words(base + 16);
+    } else if (skew == 0) {
+      low = load<T, VEC>(p);
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) low.v[v] = p[v];
+    }
+  }
+  // The first `count`, of which `left` lie `step` apart from p, and the others so from `next`,
+  // which is as far before them.
+  __device__ __forceinline__ void gather(const T* p, const T* next, int left, int64_t step,
+                                         int count) {
+    low = Pack<T, VEC>{};
+    skew = 0;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) {
+      if (v < count) low.v[v] = (v < left ? p : next)[v * step];
+    }
+  }
+  __device__ __forceinline__ void repeat(const T* p) {
+    low = filled<VEC>(*p);
+    skew = 0;
+  }
+  // `count` elements `step` apart, or all that a pack has.
+  __device__ __forceinline__ void take(const T* p, int64_t step, int64_t count) {
+    if (count >= VEC && step == 1) return take(p);
+    if (count >= VEC && step == 0) return repeat(p);
+    gather(p, p, VEC, step, static_cast<int>(min(count, int64_t{VEC})));
+  }
+
+  __device__ __forceinline__ Pack<T, VEC> pack() const {
+    if constexpr (WORDS) {
+      if (skew) {
+        return as_pack<Pack<T, VEC>>(shifted(reinterpret_cast<const Words<4>&>(low), high, skew));
+      }
+    }
+    return low;
+  }
+};
+
+// An operator Op of INPUTS tensors of elements T has `of`: values of the result of those of inputs.
+// RUNS: all of them may be runs of memory.
+template <typename Op>
+struct Problem {
+  using T = typename Op::T;
+  const T* in[Op::INPUTS];
+  T* to;
+  Places<Op::INPUTS> places;
+};
+
+template <typename Op, int VEC>
+__device__ __forceinline__ auto made_of(const Pack<typename Op::T, VEC> (&packs)[Op::INPUTS]) {
+  Values<Stat<typename Op::T>, VEC> values[Op::INPUTS];
+#pragma unroll
+  for (int k = 0; k < Op::INPUTS; ++k) values[k] = unpack<Stat<typename Op::T>>(packs[k]);
+  return pack<typename Op::T>(Op::of(values));
+}
+
+// Of inputs that lie as the result, all at multiples of 16 bytes. A thread has BYTES of a tensor,
+// and one of the first block an element behind the last pack.
+template <typename Op, int BYTES>
+__global__ void __launch_bounds__(kThreads) run_kernel(const __grid_constant__ Problem<Op> a) {
+  using T = typename Op::T;
+  constexpr int VEC = kVec<T>, PACKS = BYTES / 16, INPUTS = Op::INPUTS;
+  const unsigned packs = a.places.numel / VEC;
+  const unsigned first = blockIdx.x * (PACKS * kThreads) + threadIdx.x;
+  Pack<T, VEC> in[PACKS][INPUTS];
+#pragma unroll
+  for (int i = 0; i < PACKS; ++i) {
+    const unsigned at = first + i * kThreads;
+    if (at >= packs) break;
+#pragma unroll
+    for (int k = 0; k < INPUTS; ++k) in[i][k] = load<T, VEC>(retained(a.in[k]) + at * VEC);
+  }
+#pragma unroll
+  for (int i = 0; i < PACKS; ++i) {
+    const unsigned at = first + i * kThreads;
+    if (at >= packs) break;
+    store<T, VEC>(a.to + at * VEC, made_of<Op, VEC>(in[i]));
+  }
+  const unsigned rest = packs * VEC + threadIdx.x;
+  if (blockIdx.x > 0 || rest >= a.places.numel) return;
+  Pack<T, 1> one[INPUTS];
+#pragma unroll
+  for (int k = 0; k < INPUTS; ++k) one[k] = load<T, 1>(a.in[k] + rest);
+  store<T, 1>(a.to + rest, made_of<Op, 1>(one));
+}
+
+// Needs VEC elements or more along the fastest axis, so that a pack lies in two pieces at most.
+template <typename Op, int VEC>
+__global__ void __launch_bounds__(kThreads)
+    pointwise_kernel(const __grid_constant__ Problem<Op> a) {
+  using T = typename Op::T;
+  constexpr int INPUTS = Op::INPUTS;
+  const Places<INPUTS>& p = a.places;
+  const unsigned first = (blockIdx.x * kThreads + threadIdx.x) * VEC;
+  if (first >= p.numel) return;
+  const int count = static_cast<int>(min(p.numel - first, unsigned{VEC}));
+  const bool whole = count == VEC;
+  Loaded<T, VEC> in[INPUTS];
+#pragma unroll
+  for (int k = 0; k < INPUTS; ++k) {
+    if (p.dense[k] && whole) in[k].take(retained(a.in[k]) + first);
+  }
+  if (!p.all_dense || !whole) {
+    int64_t here[INPUTS], next[INPUTS];
+    const unsigned left = p.sizes[0].by - p.find(first, here);
+    const bool in_two = left < static_cast<unsigned>(count);
+    if (in_two) p.find(first + left, next);
+#pragma unroll
+    for (int k = 0; k < INPUTS; ++k) {
+      if (p.dense[k] && whole) continue;
+      const int64_t step = p.steps[k][0];
+      const T *const base = retained(a.in[k]), *const from = base + here[k];
+      if (in_two) {
+        in[k].gather(from, base + next[k] - left * step, static_cast<int>(left), step, count);
+      } else {
+        in[k].take(from, step, count);
+      }
+    }
+  }
+  Pack<T, VEC> packs[INPUTS];
+#pragma unroll
+  for (int k = 0; k < INPUTS; ++k) packs[k] = in[k].pack();
+  const Pack<T, VEC> made = made_of<Op, VEC>(packs);
+  T* const to = a.to + first;
+  if (whole && reinterpret_cast<uintptr_t>(to) % sizeof(made) == 0) {
+    store<T, VEC>(to, made);
+  } else {
+    store_elements(to, made, 0, 0, count);
+  }
+}
+
+}  // namespace fuseline::pointwise
