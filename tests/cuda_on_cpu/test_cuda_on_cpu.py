@@ -18,7 +18,6 @@ from cuda_on_cpu.sources import CUDA, CXX, HERE, NVCC, SOURCE
 from ops.ranges import epsilons, magnitudes
 from torch import Tensor
 
-from fuseline.ops.bias_gelu.reference import longdouble
 from fuseline.ops.norm_chain.reference import longdouble as chain_of_norms
 from fuseline.ops.norm_chain.reference import norm_chain
 
@@ -37,9 +36,9 @@ def seed():
 
 
 NAMES_OF_LIBRARIES = (
-    "anywhere", "backward", "columns", "forward", "gelu", "grid", "norms", "reductions", "rms",
+    "anywhere", "backward", "columns", "forward", "grid", "norms", "reductions", "rms",
 )  # fmt: skip
-anywhere, backward, columns, forward, gelu, grid, norms, reductions, rms = map(
+anywhere, backward, columns, forward, grid, norms, reductions, rms = map(
     library_fixture, NAMES_OF_LIBRARIES
 )
 
@@ -298,71 +297,6 @@ def made(library, name, tensors, shapes, numbers) -> list[Tensor]:
     for a, b in zip(*found, strict=True):
         assert a is None or torch.equal(a, b)
     return found[0]
-
-
-@pytest.mark.parametrize("tanh", [1, 0])
-@pytest.mark.parametrize("shape", [(3, 61), (300, 8), (5, 512), (40, 3), (2, 4096), (70, 1000)])
-@pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_gelu(gelu, dtype, shape, tanh) -> None:
-    """Digits where the result is small; gradients that are not asked for; odd strides."""
-    n = shape[1]
-    for stride in (None, n + 3):
-        x = rows(shape, dtype, spread=3.0, stride=stride)
-        assert_gelu(gelu, x, rows((1, n), dtype)[0], 0, tanh)
-
-
-# Blocks, parts of rows, rows shorter than a pack; one bias a row, each of some for several rows.
-LINES = [
-    (3, 61, 3),
-    (300, 8, 100),
-    (6, 512, 2),
-    (40, 3, 8),
-    (2, 4096, 1),
-    (35, 1000, 5),
-    (1, 9001, 1),
-]
-
-
-@pytest.mark.parametrize("tanh", [1, 0])
-@pytest.mark.parametrize("shape", LINES, ids=str)
-@pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_gelu_with_a_bias_for_each_row(gelu, dtype, shape, tanh) -> None:
-    count, n, biases = shape
-    x = rows((count, n), dtype, spread=3.0)
-    assert_gelu(gelu, x, rows((1, biases), dtype)[0], biases, tanh)
-
-
-def assert_gelu(gelu, x: Tensor, bias: Tensor, biases: int, tanh: int) -> None:
-    (count, n), dtype = x.shape, x.dtype
-    dy, numbers = rows(x.shape, dtype), [count, n, x.stride(0), biases, tanh]
-    which = "tanh" if tanh else "none"
-    # With a bias for each row the oracle's rows are these columns.
-    turned = [wide(t).reshape(-1, biases, n).transpose(0, 2, 1) if biases else wide(t)
-              for t in (dy, x)]  # fmt: skip
-    v, b = turned[1].reshape(-1, len(bias)), wide(bias)
-    (right,) = longdouble("fwd", None, v, b, which)
-    exact = longdouble("bwd", turned[0].reshape(-1, len(bias)), v, b, which)
-
-    def as_ours(a: np.ndarray) -> np.ndarray:
-        return a.reshape(-1, n, biases).transpose(0, 2, 1).reshape(x.shape) if biases else a
-
-    (y,) = made(gelu, "forward", [x, bias], [x.shape], numbers)
-    tiny = torch.finfo(dtype).tiny * 2.0**24
-    off = abs(wide(y) - as_ours(right)) / (abs(as_ours(right)) + tiny)
-    assert off.max() <= {F32: 8, F64: 8, BF16: 0.51}[dtype] * torch.finfo(dtype).eps
-    for needs in ((1, 1), (1, 0), (0, 1)):
-        shapes = [s if need else None for s, need in zip((x.shape, bias.shape), needs, strict=True)]
-        found = made(gelu, "backward", [dy, x, bias], shapes, numbers)
-        for got, grad in zip(found, (as_ours(exact[0]), exact[1]), strict=True):
-            if got is not None:
-                limit = 6 * torch.finfo(dtype).eps * abs(grad).max()
-                assert abs(wide(got) - grad).max() <= limit
-
-
-def test_gelu_without_rows(gelu) -> None:
-    x, bias = torch.empty(0, 64), torch.randn(64)
-    (dbias,) = made(gelu, "backward", [x, x, bias, None], [(64,)], [0, 64, 64, 0, 1])
-    assert not dbias.any()
 
 
 def alike(got: Tensor, right: Tensor) -> bool:

@@ -8,10 +8,11 @@ from itertools import permutations
 
 import pytest
 import torch
-from cuda_on_cpu.calls import F64, NAMES, library_fixture, wide
+from cuda_on_cpu.calls import BF16, F32, F64, NAMES, library_fixture, rows, wide
 from cuda_on_cpu.sources import CUDA, CXX
 from torch import Tensor
 
+from fuseline.ops.bias_gelu.reference import longdouble as gelu_longdouble
 from fuseline.ops.pointwise_chain.reference import longdouble as chain_longdouble
 
 pytestmark = [
@@ -19,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(CUDA is None, reason="no headers of CUDA"),
 ]
 
-chain = library_fixture("chain")
+chain, gelu = library_fixture("chain"), library_fixture("gelu")
 FEW, MANY = (1, 1 << 30), (10**6, 1 << 30)  # multiprocessors, elements of a launch
 PIECES = (1, 90)
 
@@ -41,33 +42,35 @@ def layouts(dtype: torch.dtype) -> Iterator[Tensor]:
         yield from (laid((n,), (1,), dtype, offset) for offset in (0, 1))
         yield laid((n,), (3,), dtype)
         yield laid((n,), (0,), dtype, 1)
-    for rows, n in ((5, 3), (70, 8), (40, 19), (9, 128), (3, 1637)):
-        yield laid((rows, n), (n + 5, 1), dtype, 3)
-        yield laid((rows, n), (n + 8, 1), dtype)
-        yield laid((rows, n), (4 * n, 4), dtype)
-        yield laid((rows, n), (0, 1), dtype)
-        yield laid((rows, n), (1, 0), dtype)
-        yield laid((rows, n), (1, rows), dtype, 1)
+    for count, n in ((5, 3), (70, 8), (40, 19), (9, 128), (3, 1637)):
+        yield laid((count, n), (n + 5, 1), dtype, 3)
+        yield laid((count, n), (n + 8, 1), dtype)
+        yield laid((count, n), (4 * n, 4), dtype)
+        yield laid((count, n), (0, 1), dtype)
+        yield laid((count, n), (1, 0), dtype)
+        yield laid((count, n), (1, count), dtype, 1)
     for order in permutations(range(4)):
         yield torch.randn([2, 5, 3, 33], dtype=F64).to(dtype)[:, :, :, 1:].permute(order)
         yield torch.randn([2, 5, 3, 33], dtype=F64).to(dtype).permute(order)
 
 
-def run(library, name: str, inputs: Sequence[Tensor], to: Tensor, *more: int) -> int:
-    """Let kernels write `to`; 0, or what they refuse. Nothing beside it is written."""
-    strides = [torch.tensor(t.stride()) for t in (*inputs, to)]
-    tensors = [*inputs, to, torch.tensor(to.shape), *strides]
-    pointers = [ctypes.c_void_p(t.data_ptr()) for t in tensors]
-    function = getattr(library, f"{name}_{NAMES[to.dtype]}")
+def run(function, tensors: Sequence[Tensor | None], laid: Sequence[Tensor], *more: int) -> int:
+    """Call it with the tensors, sizes and strides of `laid`, and numbers; return its result."""
+    numbers = [torch.tensor(laid[0].shape), *(torch.tensor(t.stride()) for t in laid)]
+    pointers = [ctypes.c_void_p(None if t is None else t.data_ptr()) for t in (*tensors, *numbers)]
     function.restype = ctypes.c_int64
-    return function(*pointers, *map(ctypes.c_int64, (to.dim(), *more)))
+    return function(*pointers, *map(ctypes.c_int64, (laid[0].dim(), *more)))
 
 
 def result_of(x: Tensor, offset: int = 0) -> tuple[Tensor, Tensor]:
     """Return what lies as torch.empty_like(x), and the memory around it."""
-    like = torch.empty_like(x)
     room = torch.full((x.numel() + 64,), 7.0, dtype=x.dtype)
-    return room.as_strided(x.shape, like.stride(), 32 + offset), room
+    return room.as_strided(x.shape, torch.empty_like(x).stride(), 32 + offset), room
+
+
+def assert_nothing_beside(room: Tensor, numel: int, offset: int = 0) -> None:
+    assert (room[: 32 + offset] == 7).all()
+    assert (room[32 + offset + numel :] == 7).all()
 
 
 def written(library, name: str, inputs: Sequence[Tensor], *more: int, offset: int = 0) -> Tensor:
@@ -75,10 +78,9 @@ def written(library, name: str, inputs: Sequence[Tensor], *more: int, offset: in
     found = []
     for backwards in (0, 1):
         to, room = result_of(inputs[-1], offset)
-        assert run(library, name, inputs, to, *more, backwards) == 0
-        begin = 32 + offset
-        assert (room[:begin] == 7).all()
-        assert (room[begin + to.numel() :] == 7).all()
+        function = getattr(library, f"{name}_{NAMES[to.dtype]}")
+        assert run(function, [*inputs, to], [*inputs, to], *more, backwards) == 0
+        assert_nothing_beside(room, to.numel(), offset)
         found.append(to)
     assert torch.equal(*found)
     return found[0]
@@ -124,4 +126,123 @@ def test_chain_of_long_runs(chain, dtype) -> None:
 
 def test_more_axes_than_kernels_have(chain) -> None:
     x = torch.randn(4, 4, 4, 4, 4)[:, ::2, ::2, ::2, ::2].transpose(0, 1)
-    assert run(chain, "forward", [x], torch.empty(x.shape), *FEW, 0) == 1
+    y = torch.empty(x.shape)
+    assert run(chain.forward_f32, [x, y], [x, y], *FEW, 0) == 1
+
+
+def assert_gelu(y: Tensor, x: Tensor, bias: Tensor, tanh: int) -> None:
+    """Digits where the result is small."""
+    (right,) = gelu_longdouble("fwd", None, wide(x), wide(bias), "tanh" if tanh else "none")
+    limit = {F32: 8, F64: 8, BF16: 0.51}[x.dtype] * torch.finfo(x.dtype).eps
+    tiny = torch.finfo(x.dtype).tiny * 2.0**24
+    assert (abs(wide(y) - right) <= limit * (abs(right) + tiny)).all()
+
+
+def gelu_gradients(
+    library, dy: Tensor, x: Tensor, bias: Tensor, tanh: int, needs: tuple[int, int]
+) -> list[Tensor | None]:
+    """dx and dbias, if they are asked for, which the order of threads may not change."""
+    function, found = getattr(library, f"backward_{NAMES[x.dtype]}"), []
+    for backwards in (0, 1):
+        dx, room = result_of(x)
+        dbias = torch.full_like(bias, torch.nan)
+        made = [t if need else None for t, need in zip((dx, dbias), needs, strict=True)]
+        given = [dy, x]
+        if run(function, [*given, bias, *made], [*given, dx], tanh, backwards):
+            given = [result_of(x)[0].copy_(t) for t in given]
+            assert run(function, [*given, bias, *made], [*given, dx], tanh, backwards) == 0
+        assert_nothing_beside(room, x.numel())
+        found.append(made)
+    for a, b in zip(*found, strict=True):
+        assert a is None or torch.equal(a, b)
+    return found[0]
+
+
+def assert_gelu_gradients(
+    library, dy: Tensor, x: Tensor, bias: Tensor, tanh: int, needs, of_terms: bool = False
+) -> None:
+    """By the largest of each or, since slopes may be small and sums cancel, of their terms."""
+    exact = gelu_longdouble("bwd", wide(dy), wide(x), wide(bias), "tanh" if tanh else "none")
+    sizes = [abs(right).max() for right in exact]
+    if of_terms:
+        terms = abs(wide(dy))
+        sizes = [terms.max(), terms.sum(tuple(range(x.dim() - 1))).max()]
+    got = gelu_gradients(library, dy, x, bias, tanh, needs)
+    for mine, right, size in zip(got, exact, sizes, strict=True):
+        if mine is not None:
+            assert (abs(wide(mine) - right) <= 6 * torch.finfo(x.dtype).eps * size).all()
+
+
+@pytest.mark.parametrize("sms", [1, 10**6])
+@pytest.mark.parametrize("tanh", [1, 0])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_gelu_of_any_layout(gelu, dtype, tanh, sms) -> None:
+    for x in layouts(dtype):
+        bias = rows((1, x.shape[-1]), dtype)[0] * 3
+        y, room = result_of(x)
+        function = getattr(gelu, f"forward_{NAMES[dtype]}")
+        assert run(function, [x, bias, y], [x, y], sms, tanh, 0) == 0
+        assert_nothing_beside(room, x.numel())
+        assert_gelu(y, x, bias, tanh)
+
+
+@pytest.mark.parametrize("tanh", [1, 0])
+@pytest.mark.parametrize(("count", "n"), [(1200, 64), (40, 4096), (6000, 8), (301, 1000), (40, 64)])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_gelu_by_tiles(gelu, dtype, count, n, tanh) -> None:
+    """Those of few blocks, and misaligned ones, are left to the other kernels."""
+    bias, function = rows((1, n), dtype)[0], getattr(gelu, f"tiles_{NAMES[dtype]}")
+    for gap, offset in ((0, 0), (8, 8), (0, 1), (1, 0)):
+        x, y = laid((count, n), (n + gap, 1), dtype, offset), torch.empty(count, n, dtype=dtype)
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (x, bias, y)]
+        done = function(*pointers, *map(ctypes.c_int64, (count, n, x.stride(0), tanh, 0)))
+        assert done == (gap % 8 == offset % 8 == 0 and count * n > 2560)
+        if done:
+            assert_gelu(y, x, bias, tanh)
+
+
+@pytest.mark.parametrize("tanh", [1, 0])
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_gelus_gradients_of_any_layout(gelu, dtype, tanh) -> None:
+    """Those of y come contiguous, as x, in steps, or as one element for all."""
+    for i, x in enumerate(layouts(dtype)):
+        bias = rows((1, x.shape[-1]), dtype)[0]
+        steps = torch.randn(*x.shape, 2, dtype=F64).to(dtype)[..., 0]
+        one = torch.randn((), dtype=F64).to(dtype).expand(x.shape)
+        needs = [(1, 1), (1, 0), (0, 1)][i % 3]
+        for dy in (x, torch.randn(x.shape, dtype=F64).to(dtype), steps, one):
+            assert_gelu_gradients(gelu, dy, x, bias, tanh, needs, of_terms=True)
+
+
+# Parts of rows and of lines, of one kernel and of two; the last by lanes that are whole warps.
+@pytest.mark.parametrize("tanh", [1, 0])
+@pytest.mark.parametrize(
+    "shape", [(3, 61), (300, 8), (5, 512), (400, 3), (1, 9001), (70, 1000), (90, 137)]
+)
+@pytest.mark.parametrize("dtype", NAMES, ids=str)
+def test_gelus_gradients(gelu, dtype, shape, tanh) -> None:
+    count, n = shape
+    for x in (laid(shape, (n, 1), dtype), laid(shape, (n + 3, 1), dtype, 1),
+              laid(shape, (1, count), dtype), laid((4, *shape), (n, 4 * n, 1), dtype),
+              laid((4, *shape), (n * count, 1, count), dtype)):  # fmt: skip
+        dy, bias = rows((1, x.numel()), dtype).view(x.shape), rows((1, n), dtype)[0]
+        for needs in ((1, 1), (1, 0), (0, 1)):
+            assert_gelu_gradients(gelu, dy, x, bias, tanh, needs)
+
+
+def test_gelus_gradients_do_not_know_where_rows_begin(gelu) -> None:
+    """Where kernels read by packs."""
+    for dtype, shape in ((F32, (90, 512)), (BF16, (90, 1024))):
+        x, bias = laid(shape, (shape[1], 1), dtype), rows((1, shape[1]), dtype)[0]
+        misaligned = laid(shape, (shape[1] + 3, 1), dtype, 1).copy_(x)
+        found = [gelu_gradients(gelu, x, t, bias, 1, (1, 1)) for t in (x, misaligned)]
+        for a, b in zip(*found, strict=True):
+            assert torch.equal(a, b)
+
+
+def test_gelu_without_rows(gelu) -> None:
+    x, bias, dbias = torch.empty(0, 64), torch.randn(64), torch.full((64,), torch.nan)
+    for made in (x, None):
+        assert run(gelu.backward_f32, [x, x, bias, made, dbias], [x, x, x], 1, 0) == 0
+        assert not dbias.any()
+    assert run(gelu.backward_f32, [x, x, bias, x, None], [x, x, x], 1, 0) == 0

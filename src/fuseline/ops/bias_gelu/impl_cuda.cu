@@ -2,6 +2,7 @@
 #include <tuple>
 
 #include "fuseline/cuda/launch/cuda_rows.h"
+#include "fuseline/cuda/pointwise/pointwise_tensors.cuh"
 #include "impl_args.h"
 #include "impl_cuda_launch.cuh"
 
@@ -23,56 +24,97 @@ const T* elements(const Tensor& t) {
   return static_cast<const T*>(t.const_data_ptr());
 }
 
+// False if it had better be left to the kernels of pointwise.cuh.
+template <Formula F, typename T>
+bool in_tiles(const Tensor& x, const Tensor& bias, const Tensor& y, const Device& device) {
+  const auto stride = row_stride(x);
+  if (!stride || !y.is_contiguous()) return false;
+  ForwardOf<T> a{};
+  a.x = elements<T>(x);
+  a.bias = elements<T>(bias);
+  a.y = static_cast<T*>(y.mutable_data_ptr());
+  a.x_stride = *stride;
+  const int64_t n = bias.numel();
+  return launch_tiles<F>(a, x.numel() / n, n, sm_count(device.index), current_stream(device.index));
+}
+
 Tensor forward(const Tensor& x, Tensor bias, std::string approximate) {
   check(x, bias);
   Tensor y = allocate_as(x);
-  const Lines in = lines_of(x, y);
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   for_each_kind(x, approximate, [&](auto* type, auto formula) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (x.numel() == 0) return;
-    ForwardOf<T> a{};
-    a.x = static_cast<const T*>(in.data());
-    a.bias = elements<T>(bias);
-    a.y = static_cast<T*>(y.mutable_data_ptr());
-    a.x_stride = in.stride;
-    a.biases = in.biases;
     constexpr Formula F = decltype(formula)::value;
-    FUSELINE_CUDA_CHECK(
-        launch<F>(a, in.rows, in.n, sm_count(device.index), current_stream(device.index)));
+    if (x.numel() == 0) return;
+    if (!in_tiles<F, T>(x, bias, y, device)) {
+      pointwise::run<Gelu<F, T>>({pointwise::operand(x, y), pointwise::along_last(bias, y)}, y);
+    }
+    FUSELINE_CUDA_CHECK(cudaGetLastError());
   });
   return y;
 }
+
+// dy and x as rows in the order of `like`, of their shape, or of their dimensions if that has gaps.
+// Owns the copies of what kernels cannot read, or had better not.
+class Inputs {
+ public:
+  Inputs(const Tensor& dy, const Tensor& x, const Tensor& like) : of_{dy, x} {
+    const bool dense = is_dense(like);
+    const int64_t* const sizes = x.sizes().data();
+    int64_t own[kMaxDim];  // strides of a contiguous tensor
+    for (int64_t d = x.dim() - 1, step = 1; d >= 0; step *= sizes[d--]) own[d] = step;
+    const int64_t* const order = dense ? like.strides().data() : own;
+    const auto steps = [&](int k) { return of_[k].strides().data(); };
+    const auto copy = [&](Tensor& t) { t = dense ? counted_as(t, like) : counted_contiguous(t); };
+    for (int k = 0; k < 2; ++k) {
+      if (pointwise::is_copied(sizes, steps(k), order, x.dim())) copy(of_[k]);
+    }
+    auto found = matrix_of(sizes, {steps(0), steps(1), order}, x.dim());
+    if (!found) {
+      for (Tensor& t : of_) copy(t);
+      found = matrix_of(sizes, {steps(0), steps(1), order}, x.dim());
+    }
+    matrix_ = *found;
+  }
+
+  const Matrix& matrix() const { return matrix_; }
+  template <typename T>
+  BackwardOf<T> arguments() const {
+    return backward_of<T>(matrix_, {of_[0].const_data_ptr(), of_[1].const_data_ptr()});
+  }
+
+ private:
+  Tensor of_[2];
+  Matrix matrix_;
+};
 
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bias,
                                     std::string approximate, bool need_dx, bool need_dbias) {
   check(dy, x, bias);
   Gradients grads(x, bias, need_dx, need_dbias);
-  const Tensor& like = need_dx ? grads.dx : x;
-  const Lines dys = lines_of(dy, like), xs = lines_of(x, like);
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
+  const Inputs inputs(dy, x, need_dx ? grads.dx : x);
+  const int64_t rows = inputs.matrix().rows, n = inputs.matrix().n;
   for_each_kind(x, approximate, [&](auto* type, auto formula) {
     using T = std::remove_pointer_t<decltype(type)>;
-    if (xs.n == 0 || !(need_dx || need_dbias)) return;
-    BackwardOf<T> a{};
-    a.dy = static_cast<const T*>(dys.data());
-    a.x = static_cast<const T*>(xs.data());
+    if (n == 0 || !(need_dx || need_dbias)) return;
+    BackwardOf<T> a = inputs.arguments<T>();
     a.bias = elements<T>(bias);
     a.dx = need_dx ? static_cast<T*>(grads.dx.mutable_data_ptr()) : nullptr;
-    a.dy_stride = dys.stride;
-    a.x_stride = xs.stride;
-    a.biases = xs.biases;
-    a.parts = parts_of(a, xs.rows, xs.n, need_dbias, sm_count(device.index));
-    T* const sums = need_dbias ? static_cast<T*>(grads.dbias.mutable_data_ptr()) : nullptr;
-    const bool whole = sums_of(a, xs.rows, xs.n) == bias.numel() && std::is_same_v<T, Stat<T>>;
-    const int64_t size = need_dbias && !whole ? sums_of(a, xs.rows, xs.n) : 0;
+    a.parts = parts_of(a, rows, n, need_dbias, sm_count(device.index));
+    const int64_t size = need_dbias ? sums_of(a, rows, n) : 0;
     const Tensor partial =
         allocate(IntHeaderOnlyArrayRef(&size, 1), stat_dtype(x.scalar_type()), device);
-    if (need_dbias) a.partial = static_cast<Stat<T>*>(whole ? sums : partial.mutable_data_ptr());
+    T* const dbias = need_dbias ? static_cast<T*>(grads.dbias.mutable_data_ptr()) : nullptr;
+    if (size > 0) {
+      a.partial = static_cast<Stat<T>*>(partial.mutable_data_ptr());
+    } else {
+      a.dbias = dbias;
+    }
     constexpr Formula F = decltype(formula)::value;
-    FUSELINE_CUDA_CHECK(launch<F>(a, sums, xs.rows, xs.n, current_stream(device.index)));
+    FUSELINE_CUDA_CHECK(launch<F>(a, dbias, rows, n, current_stream(device.index)));
   });
   return {grads.dx, grads.dbias};
 }

@@ -1,18 +1,28 @@
-// The kernels of GELU: blocks own tiles of some rows and columns, each thread a pack of columns.
+// The kernels of GELU. Those of pointwise.cuh serve its forward; of many rows at multiples of 16
+// bytes, and backwards, blocks own tiles of some rows and columns.
 #pragma once
 
+#include "fuseline/cuda/pointwise/pointwise.cuh"
 #include "impl_cuda_gate.cuh"
 
 namespace fuseline::bias_gelu {
 
 constexpr int kThreads = 256;
 
-// How the backward works: threads side by side, and blocks that a multiprocessor should hold
-// for.
-template <typename T>
-struct BackwardPlan {
-  static constexpr bool HALF = sizeof(T) == 2;
-  static constexpr int LANES = HALF ? 64 : 32, BLOCKS = HALF ? 3 : 4;
+// y of x and bias.
+template <Formula F, typename T_>
+struct Gelu {
+  using T = T_;
+  static constexpr int INPUTS = 2;
+  static constexpr bool RUNS = false;
+
+  template <int VEC>
+  static __device__ __forceinline__ auto of(const Values<Stat<T>, VEC> (&in)[INPUTS]) {
+    Values<Stat<T>, VEC> y;
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) y.v[v] = gelu<F, T>(in[0].v[v], in[1].v[v]);
+    return y;
+  }
 };
 
 // How a block lies on a matrix: 2^log_lanes threads side by side, the others on rows below.
@@ -32,47 +42,19 @@ struct Tiling {
   __device__ __forceinline__ int64_t index() const { return blockIdx.x / across; }
 };
 
-// T's inputs by row stride; y and dx are contiguous. `biases`: how many there are if each row has
-// one, row r that of r % biases; 0 if each column has one.
+// y is contiguous.
 template <typename T>
 struct ForwardOf {
   Tiling tiling;
   int64_t apart;  // rows from one of a thread's to the next
   const T *x, *bias;
   T* y;
-  int64_t x_stride, biases;
-};
-// dx and partial may be null.
-template <typename T>
-struct BackwardOf {
-  Tiling tiling;
-  const T *dy, *x, *bias;
-  T* dx;
-  Stat<T>* partial;
-  int64_t dy_stride, x_stride, biases;
-  int64_t parts;  // of the rows; where each has a bias, of each of them
+  int64_t x_stride;
 };
 
-// The bias of VEC columns of a row.
-template <bool ACROSS, int VEC, typename Args>
-__device__ __forceinline__ auto bias_at(const Args& a, int64_t row, int64_t column) {
-  using T = std::remove_cv_t<std::remove_pointer_t<decltype(a.bias)>>;
-  if constexpr (ACROSS) {
-    Values<Stat<T>, VEC> same;
-    const bool few = a.tiling.rows <= 0xffffffff;  // whose division is shorter
-    const int64_t index =
-        few ? static_cast<uint32_t>(row) % static_cast<uint32_t>(a.biases) : row % a.biases;
-    const Stat<T> bias = to_stat(a.bias[index]);
-    for (auto& v : same.v) v = bias;
-    return same;
-  } else {
-    return unpack<Stat<T>>(load<T, VEC>(a.bias + column));
-  }
-}
-
-template <Formula F, typename T, int VEC, int ROWS, bool ACROSS>
+template <Formula F, typename T, int ROWS>
 __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant__ ForwardOf<T> a) {
-  using S = Stat<T>;
+  constexpr int VEC = 16 / sizeof(T);
   const Tiling& t = a.tiling;
   const int64_t column = (t.first_pack() + t.lane()) * VEC;
   const int64_t first = t.index() * (a.apart == t.high() ? ROWS * t.high() : t.high()) + t.row();
@@ -83,60 +65,122 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
     const int64_t row = first + i * a.apart;
     if (row < t.rows) x[i] = load<T, VEC>(retained(a.x) + row * a.x_stride + column);
   }
-  auto bias = bias_at<ACROSS, VEC>(a, first < t.rows ? first : 0, column);
+  const Pack<T, VEC> bias = load<T, VEC>(a.bias + column);
 #pragma unroll
   for (int i = 0; i < ROWS; ++i) {
     const int64_t row = first + i * a.apart;
     if (row >= t.rows) break;
-    if (ACROSS && i > 0) bias = bias_at<ACROSS, VEC>(a, row, column);
-    auto v = unpack<S>(x[i]);
-#pragma unroll
-    for (int k = 0; k < VEC; ++k) v.v[k] = gelu<F, T>(v.v[k], bias.v[k]);
-    store<T, VEC>(a.y + row * t.n + column, pack<T>(v));
+    store<T, VEC>(a.y + row * t.n + column, pointwise::made_of<Gelu<F, T>, VEC>({x[i], bias}));
   }
 }
 
+// How elements of a row are read and written: packs at multiples of their size, packs from any
+// address, by lanes of whole warps, or single elements, of which inputs may have any step.
+enum class Access { packs, anywhere, elements };
+
+// Inputs of the backward, dy and x, by rows that lie anyhow, whose elements are `step` apart; dx is
+// dense. `biases`: how many there are if each row has one, row r that of r % biases; 0 if each
+// column has one. Of what is not asked for the pointers are null.
+template <typename T>
+struct BackwardOf {
+  Tiling tiling;
+  const T *in[2], *bias;
+  T *dx, *dbias;     // dbias, if there is one part of it
+  Stat<T>* partial;  // if there are several
+  pointwise::Places<2> rows;
+  int64_t step[2];
+  int64_t biases;
+  int64_t parts;  // of the rows; where each has a bias, of each of them
+
+  // The elements of a row from a column on, of which there are `count`.
+  template <Access ACCESS, int VEC>
+  __device__ __forceinline__ void load(pointwise::Loaded<T, VEC> (&to)[2], int64_t row,
+                                       int64_t column, int64_t count) const {
+    int64_t at[2] = {row * rows.steps[0][0], row * rows.steps[1][0]};
+    if (ACCESS != Access::packs && rows.axes > 1) rows.find(static_cast<unsigned>(row), at);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const T* const from = retained(in[k]) + at[k];
+      if constexpr (ACCESS == Access::packs) {
+        to[k].low = *reinterpret_cast<const uint4*>(from + column);
+        to[k].skew = 0;
+      } else {
+        pointwise::take<T, VEC>(to[k], from + column * step[k], step[k], count);
+      }
+    }
+  }
+};
+
+// How the backward works: threads side by side, and blocks that a multiprocessor should hold for.
+template <typename T>
+struct BackwardPlan {
+  static constexpr bool HALF = sizeof(T) == 2;
+  static constexpr int LANES = HALF ? 64 : 32, BLOCKS = HALF ? 3 : 4;
+};
+
 // Every parts-th tile of ROWS rows a thread. Sums of kRowsAtOnce rows are added in fp64: one long
 // sum in fp32 would lose the budget's last bits.
-template <Formula F, typename T, int VEC, int ROWS>
+template <Formula F, typename T, Access ACCESS, int ROWS>
 __global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
     backward_kernel(const __grid_constant__ BackwardOf<T> a) {
   using S = Stat<T>;
-  constexpr int kRowsAtOnce = 16;
+  constexpr int kRowsAtOnce = 16, VEC = ACCESS == Access::elements ? 1 : 16 / sizeof(T);
   const Tiling& t = a.tiling;
   const int64_t column = (t.first_pack() + t.lane()) * VEC, step = a.parts * t.high();
   const bool inside = column < t.n;
+  const int64_t left = inside ? t.n - column : 0;
   double total[VEC] = {};
   Values<S, VEC> bias{};
-  if (inside) bias = unpack<S>(load<T, VEC>(a.bias + column));
-  for (int64_t first = t.index() * t.high() + t.row(); inside && first < t.rows;
+  bool begins = true;
+  const bool works = ACCESS == Access::anywhere || inside;
+  for (int64_t first = t.index() * t.high() + t.row(); works && first < t.rows;
        first += kRowsAtOnce * step) {
     S sums[VEC] = {};
     for (int64_t row = first; row < min(t.rows, first + kRowsAtOnce * step); row += ROWS * step) {
-      Pack<T, VEC> dy[ROWS], x[ROWS];
+      pointwise::Loaded<T, VEC> in[ROWS][2];
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-        if (row + i * step >= t.rows) break;
-        dy[i] = load<T, VEC>(retained(a.dy) + (row + i * step) * a.dy_stride + column);
-        x[i] = load<T, VEC>(retained(a.x) + (row + i * step) * a.x_stride + column);
+        const int64_t at = row + i * step;
+        if (at >= t.rows) break;
+        a.template load<ACCESS>(in[i], at, column, left);
+      }
+      if (begins) {  // now, so that memory is waited for once
+        begins = false;
+        if constexpr (ACCESS == Access::packs) {
+          bias = unpack<S>(load<T, VEC>(a.bias + column));
+        } else {
+          pointwise::Loaded<T, VEC> loaded;
+          pointwise::take<T, VEC>(loaded, a.bias + column, 1, left);
+          if (inside) bias = unpack<S>(loaded.pack());
+        }
       }
 #pragma unroll
       for (int i = 0; i < ROWS; ++i) {
-        if (row + i * step >= t.rows) break;
-        auto dx = unpack<S>(dy[i]);
-        const auto v = unpack<S>(x[i]);
+        const int64_t at = row + i * step;
+        if (at >= t.rows) break;
+        auto dx = unpack<S>(in[i][0].pack());
+        const auto v = unpack<S>(in[i][1].pack());
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
           dx.v[k] *= gelu_slope<F>(v.v[k] + bias.v[k]);
           sums[k] += dx.v[k];
         }
-        if (a.dx) store<T, VEC>(a.dx + (row + i * step) * t.n + column, pack<T>(dx));
+        if (!a.dx) continue;
+        if constexpr (ACCESS == Access::anywhere) {
+          const int lane = threadIdx.x % kWarp * VEC;
+          const int64_t begin = column - lane;
+          SkewedRow<T, VEC> to(a.dx + at * t.n + begin);
+          const auto end = static_cast<int>(min(t.n - begin, int64_t{kWarp * VEC}));
+          to.put(pack<T>(dx), lane, true, end);
+        } else {
+          store<T, VEC>(a.dx + at * t.n + column, pack<T>(dx));
+        }
       }
     }
 #pragma unroll
     for (int k = 0; k < VEC; ++k) total[k] += sums[k];
   }
-  if (!a.partial) return;
+  if (!a.partial && !a.dbias) return;
   __shared__ double shared[kThreads * VEC];
   const int width = t.lanes() * VEC;
 #pragma unroll
@@ -147,7 +191,11 @@ __global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
     if (to >= t.n) break;
     double sum = 0;
     for (int r = 0; r < t.high(); ++r) sum += shared[r * width + c];
-    a.partial[t.index() * t.n + to] = static_cast<S>(sum);
+    if (a.dbias) {
+      a.dbias[to] = round_to<T, double>(sum);
+    } else {
+      a.partial[t.index() * t.n + to] = static_cast<S>(sum);
+    }
   }
 }
 
@@ -161,23 +209,33 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t step = int64_t{t.lanes()} * VEC;
   const int64_t share = (t.n + a.parts * step - 1) / (a.parts * step) * step;
   const int64_t end = row < t.rows ? min(t.n, (part + 1) * share) : 0;
-  const auto bias = bias_at<true, VEC>(a, row < t.rows ? row : 0, 0);
+  const bool few = t.rows <= 0xffffffff;  // whose division is shorter
+  const int64_t which =
+      few ? static_cast<uint32_t>(row) % static_cast<uint32_t>(a.biases) : row % a.biases;
+  const S bias = to_stat(a.bias[which]);
   double total = 0;
   for (int64_t column = part * share + t.lane() * VEC; column < end; column += step) {
-    auto dx = unpack<S>(load<T, VEC>(retained(a.dy) + row * a.dy_stride + column));
-    const auto x = unpack<S>(load<T, VEC>(retained(a.x) + row * a.x_stride + column));
+    pointwise::Loaded<T, VEC> in[2];
+    a.template load<VEC == 1 ? Access::elements : Access::packs>(in, row, column, VEC);
+    auto dx = unpack<S>(in[0].pack());
+    const auto x = unpack<S>(in[1].pack());
     S sum = 0;
 #pragma unroll
     for (int k = 0; k < VEC; ++k) {
-      dx.v[k] *= gelu_slope<F>(x.v[k] + bias.v[k]);
+      dx.v[k] *= gelu_slope<F>(x.v[k] + bias);
       sum += dx.v[k];
     }
     if (a.dx) store<T, VEC>(a.dx + row * t.n + column, pack<T>(dx));
     total += sum;
   }
-  if (!a.partial) return;
+  if (!a.partial && !a.dbias) return;
   total = lanes_sum(total, t.lanes());
-  if (t.lane() == 0 && row < t.rows) a.partial[part * t.rows + row] = static_cast<S>(total);
+  if (t.lane() != 0 || row >= t.rows) return;
+  if (a.dbias) {
+    a.dbias[row] = round_to<T, double>(total);
+  } else {
+    a.partial[part * t.rows + row] = static_cast<S>(total);
+  }
 }
 
 }  // namespace fuseline::bias_gelu

@@ -37,60 +37,93 @@ struct Places {
   }
 };
 
-// A pack that is loaded: in one part, or in two words at multiples of 16 bytes. Each of these has
-// an element of the pack, so that no page is read that has none.
+// A pack on its way, which pack() waits for: words of 16 bytes, or of 4 for two elements of 2, at
+// multiples of their size. Each word has an element of the pack, so that no page is read that has
+// none.
 template <typename T, int VEC>
 struct Loaded {
-  static constexpr bool WORDS = VEC > 1 && sizeof(Pack<T, VEC>) == 16;
-  Pack<T, VEC> low;
-  Words<4> high;
-  int skew;
+  static constexpr int BYTES = VEC * sizeof(T);
+  using Whole = Pack<T, VEC>;
+  using Word = std::conditional_t<BYTES == 16, uint4, unsigned>;
+  static_assert(BYTES == 16 || (BYTES == 4 && VEC == 2));
+  static constexpr int kPair = -1;  // two words that have an element each
+  Word low, high;
+  int skew;  // bytes of `low` before the pack, or kPair
 
   // Neighbours.
   __device__ __forceinline__ void take(const T* p) {
-    skew = static_cast<int>(reinterpret_cast<uintptr_t>(p) % sizeof(low));
-    if constexpr (WORDS) {
-      const char* const base = reinterpret_cast<const char*>(p) - skew;
-      low = load<T, VEC>(reinterpret_cast<const T*>(base));
-      if (skew) high = load_words(base + 16);
-    } else if (skew == 0) {
-      low = load<T, VEC>(p);
-    } else {
-#pragma unroll
-      for (int v = 0; v < VEC; ++v) low.v[v] = p[v];
-    }
+    skew = static_cast<int>(reinterpret_cast<uintptr_t>(p) % BYTES);
+    const char* const base = reinterpret_cast<const char*>(p) - skew;
+    low = *reinterpret_cast<const Word*>(base);
+    if (skew) high = *reinterpret_cast<const Word*>(base + BYTES);
   }
   // The first `count`, of which `left` lie `step` apart from p, and the others so from `next`,
   // which is as far before them.
   __device__ __forceinline__ void gather(const T* p, const T* next, int left, int64_t step,
                                          int count) {
-    low = Pack<T, VEC>{};
-    skew = 0;
+    const auto element = [&](int v) { return (v < left ? p : next)[v * step]; };
+    if constexpr (BYTES == 4) {
+      low = high = 0;
+      skew = kPair;
+      if (count > 0) low = bits(element(0));
+      if (count > 1) high = bits(element(1));
+    } else {
+      Whole whole{};
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      if (v < count) low.v[v] = (v < left ? p : next)[v * step];
+      for (int v = 0; v < VEC; ++v) {
+        if (v < count) whole.v[v] = element(v);
+      }
+      put(whole);
     }
   }
+  // One for all.
   __device__ __forceinline__ void repeat(const T* p) {
-    low = filled<VEC>(*p);
-    skew = 0;
-  }
-  // `count` elements `step` apart, or all that a pack has.
-  __device__ __forceinline__ void take(const T* p, int64_t step, int64_t count) {
-    if (count >= VEC && step == 1) return take(p);
-    if (count >= VEC && step == 0) return repeat(p);
-    gather(p, p, VEC, step, static_cast<int>(min(count, int64_t{VEC})));
+    if constexpr (BYTES == 4) {
+      low = high = bits(*p);
+      skew = kPair;
+    } else {
+      put(filled<VEC>(*p));
+    }
   }
 
-  __device__ __forceinline__ Pack<T, VEC> pack() const {
-    if constexpr (WORDS) {
-      if (skew) {
-        return as_pack<Pack<T, VEC>>(shifted(reinterpret_cast<const Words<4>&>(low), high, skew));
-      }
+  __device__ __forceinline__ Whole pack() const {
+    if constexpr (BYTES == 4) {
+      const unsigned word = skew == kPair ? low | high << 16 : __funnelshift_r(low, high, skew * 8);
+      return reinterpret_cast<const Whole&>(word);
+    } else {
+      if (skew == 0) return reinterpret_cast<const Whole&>(low);
+      const auto words = [](const Word& w) { return Words<4>{{w.x, w.y, w.z, w.w}}; };
+      return as_pack<Whole>(shifted(words(low), words(high), skew));
     }
-    return low;
+  }
+
+ private:
+  static __device__ __forceinline__ unsigned bits(T v) {
+    return reinterpret_cast<const unsigned short&>(v);
+  }
+  __device__ __forceinline__ void put(const Whole& whole) {
+    low = reinterpret_cast<const Word&>(whole);
+    skew = 0;
   }
 };
+
+template <typename T>
+struct Loaded<T, 1> {
+  Pack<T, 1> low;
+
+  __device__ __forceinline__ void take(const T* p) { low = load<T, 1>(p); }
+  __device__ __forceinline__ void repeat(const T* p) { take(p); }
+  __device__ __forceinline__ void gather(const T* p, const T*, int, int64_t, int) { take(p); }
+  __device__ __forceinline__ Pack<T, 1> pack() const { return low; }
+};
+
+// The `count` elements that lie `step` apart from p, or all that a pack has.
+template <typename T, int VEC>
+__device__ __forceinline__ void take(Loaded<T, VEC>& to, const T* p, int64_t step, int64_t count) {
+  if (VEC == 1 || (count >= VEC && step == 1)) return to.take(p);
+  if (count >= VEC && step == 0) return to.repeat(p);
+  to.gather(p, p, VEC, step, static_cast<int>(min(count, int64_t{VEC})));
+}
 
 // An operator Op of INPUTS tensors of elements T has `of`: values of the result of those of inputs.
 // RUNS: all of them may be runs of memory.
@@ -169,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
       if (in_two) {
         in[k].gather(from, base + next[k] - left * step, static_cast<int>(left), step, count);
       } else {
-        in[k].take(from, step, count);
+        take<T, VEC>(in[k], from, step, count);
       }
     }
   }

@@ -21,7 +21,7 @@ Places<INPUTS> places_of(const Axes<INPUTS + 1>& axes) {
   p.sizes[0] = divider(1);  // of a single element
   for (int d = 0; d < axes.count; ++d) {
     const auto& axis = axes.of[axes.count - 1 - d];
-    p.sizes[d] = divider(axis.size);
+    p.sizes[d] = divider(std::min(axis.size, kMostOfPiece));  // more is one axis, and not divided
     for (int k = 0; k < INPUTS; ++k) {
       p.steps[k][d] = axis.steps[k];
       p.dense[k] &= axis.steps[k] == axis.steps[INPUTS];
