@@ -68,6 +68,41 @@ def test_a_transposed_input_takes_one_kernel_and_no_copy(name: str) -> None:
     assert native.copies() == before
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["bias_gelu", "pointwise_chain"])
+def test_pointwise_operators_copy_nothing(name: str, dtype: torch.dtype) -> None:
+    """Gaps, steps, repeated elements, any address, few and many: the bits of a contiguous input."""
+    stored = torch.randn(40, 30, 3000, device="cuda").to(dtype)
+    odd = torch.randn(900, 2047, device="cuda").to(dtype)
+    layouts = (
+        stored[:, :7, 1:20], stored[:, :, 3:2051], stored[..., ::3], stored[:1].expand(9, 30, 3000),
+        stored[..., :1].expand(40, 30, 70), stored[:, 1:, :90].transpose(0, 1),
+        stored[:2, :9, :11].permute(2, 0, 1), odd, odd[0, 1:], odd[1:, 5:], odd[:, :1],
+    )  # fmt: skip
+    for x in layouts:
+        inputs = inputs_with(table.load()[name], x)
+        plain = {n: t.detach().contiguous().requires_grad_() for n, t in inputs.items()}
+        dy = torch.randn((), device="cuda").to(dtype).expand(x.shape)
+        before = native.copies()
+        (y,) = run(name, inputs, impl="cuda")
+        grads = torch.autograd.grad(y, tuple(inputs.values()), dy)
+        assert native.copies() == before
+        (want,) = run(name, plain, impl="cuda")
+        right = torch.autograd.grad(want, tuple(plain.values()), dy)
+        assert torch.equal(y, want)
+        assert torch.equal(grads[0], right[0])
+        eps = 8 * torch.finfo(dtype).eps
+        torch.testing.assert_close(grads, right, rtol=eps, atol=eps * right[-1].abs().max().item())
+
+
+def test_gradients_that_transpose_are_copied_by_tiles() -> None:
+    x, dy = torch.randn(700, 900, device="cuda"), torch.randn(900, 700, device="cuda").T
+    before = native.copies()
+    got = torch.ops.fuseline._pointwise_chain_bwd(dy, x)
+    assert native.copies() == before + 1
+    assert torch.equal(got, torch.ops.fuseline._pointwise_chain_bwd(dy.contiguous(), x))
+
+
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 0, 1), (3, 1, 0, 2)])
 @pytest.mark.parametrize(
     "name", ["horizontal_reduction_pointwise", "horizontal_reduction_reduction"]

@@ -34,7 +34,8 @@ def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh", impl: str = "a
 
     x            (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made
                  of one with gaps or repeated elements, unless its last stride is 1 and the leading
-                 dimensions collapse to one row stride.
+                 dimensions collapse to one row stride; by "cuda" only if those transpose 2^18
+                 elements or more, or lie in more than four dimensions that do not merge.
     bias         (N,), of x's dtype.
     approximate  "tanh" or "none", as in torch.nn.functional.gelu.
     impl         "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which has no

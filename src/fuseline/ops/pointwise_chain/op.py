@@ -18,7 +18,8 @@ def pointwise_chain(x: Tensor, impl: str = "auto") -> Tensor:
     y = max(x * c, c) + x * c, where c = cos(x).
 
     x     any shape, float64, float32, float16 or bfloat16; any layout. One copy is made if it has
-          gaps or repeated elements.
+          gaps or repeated elements; by "cuda" only if those transpose 2^18 elements or more, or lie
+          in more than four dimensions that do not merge.
     impl  "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula, which rounds four
           times).
 
