@@ -6,33 +6,28 @@ The only module that uses torch.library.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as fwd_ad
-from torch import Tensor
 from torch._subclasses.functional_tensor import FunctionalTensorMode
-from torch.nn import Parameter
 
 from fuseline.core import boundary, native
+from fuseline.core.auto import serving
 from fuseline.core.device import triton_unavailable
-from fuseline.core.select import Choice, Selector
+from fuseline.core.gradients import differentiable_backward as differentiable_backward
+from fuseline.core.gradients import has_tangent as has_tangent
+from fuseline.core.gradients import wants_graph as wants_graph
+from fuseline.core.rules import Fact
+from fuseline.core.select import Auto, Choice, Selector
+from fuseline.core.variant import Variant, applied, guarded
 
 NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 Function = Callable[..., Any]
-
-# Types of arguments that are no tensors: to look there costs less than isinstance(a, Tensor).
-_SCALARS = frozenset((float, int, bool, str, type(None)))
-# Bound once for the same reason.
-_transforms_active = torch._C._are_functorch_transforms_active
-_modes = torch._C._len_torch_dispatch_stack
-_tracing = torch._C._get_tracing_state
-_grad_enabled = torch.is_grad_enabled
 
 
 @dataclass(frozen=True)
@@ -44,6 +39,7 @@ class Contract:
     fake, fake_fwd, fake_bwd                   shapes and dtypes of the outputs
     decomposed                                 the formula in differentiable torch operations
     function                                   (fwd, bwd) -> the autograd.Function over them
+    facts                                      what rules for "auto" may ask of a call
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
 
     Without `function` the operator has no operators of the second and third line: its gradient is
@@ -64,6 +60,7 @@ class Contract:
     decomposed: Function | None = None
     function: Callable[[Function, Function], type[torch.autograd.Function]] | None = None
     returns: str = "Tensor"
+    facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
         """Return name -> schema: public, the same without an autograd rule, forward, backward."""
@@ -84,13 +81,42 @@ class Kernels:
 
     `run` alone if forward only; no `fwd` where the contract has no `fwd_returns`.
 
-    Each takes `wrap`, applied to a Triton kernel before its launch: identity in eager calls,
+    Those of Triton take `wrap`, applied to a kernel before its launch: identity in eager calls,
     torch.library.wrap_triton where a compiled graph traces through.
     """
 
     run: Function
     fwd: Function | None = None
     bwd: Function | None = None
+
+
+@dataclass(frozen=True)
+class Provider:
+    """Kernels of another project behind an operator of ours, which serve some calls of it.
+
+    unavailable  device type -> why they cannot run there, or None
+    unsupported  (direction, *args of the forward) -> why they do not serve these, or None, from
+                 metadata alone; None: they serve all
+
+    A compiler's graph calls them as they are. "auto" takes them where a rule says so.
+    """
+
+    name: str
+    kernels: Kernels
+    unavailable: Callable[[str], str | None]
+    unsupported: Callable[..., str | None] | None = None
+
+    def refusing(self, op: str, function: Function, *directions: str) -> Function:
+        """Return the function, which raises RuntimeError for what is not served."""
+
+        def call(*args: Any) -> Any:
+            for direction in directions:
+                reason = self.unsupported and self.unsupported(direction, *args)
+                if reason:
+                    raise RuntimeError(f"{op}: impl {self.name!r} cannot run here: {reason}")
+            return function(*args)
+
+        return call
 
 
 def triton_beside(op: str) -> Callable[[], Any]:
@@ -101,180 +127,41 @@ def triton_beside(op: str) -> Callable[[], Any]:
     return cache(partial(importlib.import_module, f"{op.rpartition('.')[0]}.impl_triton"))
 
 
-class Variant:
-    """The operators of one implementation, bound once, and the guarded way to call them.
-
-    missing  device type -> why the binary holds no kernel of the operator for it
-    """
-
-    def __init__(
-        self, contract: Contract, suffix: str, kernels: Kernels | None, missing: dict[str, str]
-    ) -> None:
-        public, raw, *pair = (
-            getattr(getattr(torch.ops, NAMESPACE), name).default
-            for name in contract.schemas(suffix)
-        )
-        self.public, self.raw = public, raw
-        self._check = boundary.checking(contract.name, public)
-        self.missing = missing
-        self.traced_through = kernels is not None
-        # Traced code must see operators; eager code of a Python implementation need not, and that
-        # of the binary goes past OpOverload.__call__, which costs 0.25 us.
-        self._eager = kernels.run if kernels else raw._op
-        if contract.decomposed is None:
-            self.decomposed = self._traced_apply = self._eager_apply = _no_gradient(
-                contract.name, public
-            )
-            self.call = self._guarded()
-            return
-        self.decomposed = contract.decomposed
-        if contract.function is None:
-            traced, eager = (_by_formula(f, contract.decomposed) for f in (raw, self._eager))
-        else:
-            *saving, bwd = pair
-            fwd = saving[0] if saving else raw
-            traced = contract.function(fwd, bwd)
-            eager = contract.function(*(_direct(kernels, bwd) if kernels else (fwd._op, bwd._op)))
-        self._traced_apply = traced.apply
-        # The Python half of Function.apply costs 1 us and serves functorch and Dynamo alone.
-        self._eager_apply: Function = super(torch.autograd.Function, eager).apply  # type: ignore
-        self.call = self._guarded()
-
-    def _guarded(self) -> Function:
-        # A closure: a method would look seven things up in `self`.
-        public, eager, apply = self.public, self._eager, self._eager_apply
-
-        def call(*args: Any) -> Any:
-            """Run the operator in eager code; the tensors decide how much machinery it needs."""
-            needs_grad = False
-            for a in args:
-                kind = type(a)
-                if kind is Tensor or kind is Parameter:
-                    needs_grad = needs_grad or a.requires_grad
-                elif kind not in _SCALARS:  # a subclass, or what stands for a tensor
-                    return public(*args)
-            if (
-                _transforms_active()
-                or fwd_ad._current_level >= 0
-                or _modes()
-                or _tracing() is not None
-            ):
-                return public(*args)
-            if needs_grad and _grad_enabled():
-                return apply(*args)
-            return eager(*args)
-
-        return call
-
-    def unavailable(self, wanted: str, device_type: str) -> str | None:
-        """Return why the kernels for device type `wanted` cannot run here; None if they can."""
-        if device_type != wanted:
-            return f"it needs x on {wanted}, got {device_type}"
-        return self.missing.get(wanted)
-
-    def autograd_rule(self, keyset: Any, *args: Any) -> Any:
-        """Run the public operator under autograd: first order by kernels, else by the formula."""
-        self._check(*args)
-        tensors = [a for a in args if isinstance(a, Tensor)]
-        if has_tangent(tensors):
-            return self.decomposed(*args)
-        if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            if torch._C._are_functorch_transforms_active():
-                return self.decomposed(*args)
-            return self._traced_apply(*args)
-        if self.traced_through:
-            return self.raw(*args)
-        with torch._C._AutoDispatchBelowAutograd():
-            return self.public.redispatch(keyset & torch._C._after_autograd_keyset, *args)
-
-
-def _no_gradient(name: str, op: Any) -> Function:
-    parameters = tuple(a.name for a in op._schema.arguments)
-
-    def refuse(*args: Any) -> Any:
-        tensors = [(p, a) for p, a in zip(parameters, args, strict=False) if isinstance(a, Tensor)]
-        first = next((p for p, a in tensors if a.requires_grad or has_tangent([a])), "x")
-        raise RuntimeError(
-            f"{name}: {first} requires grad or has a tangent, "
-            "expected a call without: it is forward only"
-        )
-
-    return refuse
-
-
-def _by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Function]:
-    """Return the autograd.Function of an operator whose gradient has no kernels of its own.
-
-    The tensors come first among the arguments.
-    """
-
-    class ByFormula(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *args: Any) -> Any:
-            ctx.save_for_backward(*(a for a in args if isinstance(a, Tensor)))
-            ctx.rest = [a for a in args if not isinstance(a, Tensor)]
-            return fwd(*args)
-
-        @staticmethod
-        def backward(ctx: Any, *dys: Tensor) -> Any:
-            args = (*ctx.saved_tensors, *ctx.rest)
-            return differentiable_backward(decomposed, args, ctx.needs_input_grad, *dys)
-
-    return ByFormula
-
-
-def has_tangent(tensors: Sequence[Tensor]) -> bool:
-    """Return whether forward mode differentiates through one of the tensors.
-
-    Compiled graphs enter their level in C++, unseen by forward_ad, so the tensors are asked.
-    """
-    return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
-
-
-def wants_graph(tensors: Sequence[Tensor | None]) -> bool:
-    """Return whether a backward must itself be differentiable, in reverse or in forward mode."""
-    return torch.is_grad_enabled() or (
-        fwd_ad._current_level >= 0 and has_tangent([t for t in tensors if t is not None])
-    )
-
-
-def differentiable_backward(
-    decomposed: Function, args: Sequence[Any], needs: Sequence[bool], *dys: Tensor | None
-) -> tuple[Tensor | None, ...]:
-    """Return the formula's gradients, which can themselves be differentiated where that is wanted.
-
-    dys: one for each output of `decomposed`, None where nothing came.
-    """
-    graph = wants_graph([*dys, *(a for a in args if isinstance(a, Tensor))])
-    with torch.enable_grad():
-        # Views of the arguments: the search for gradients ends there, short of what made the
-        # arguments (one may depend on another) and of the hooks on them.
-        args = [a.view_as(a) if need else a for a, need in zip(args, needs, strict=True)]
-        wanted = [a for a, need in zip(args, needs, strict=True) if need]
-        outputs = decomposed(*args)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
-        live = [
-            (y, dy)
-            for y, dy in zip(outputs, dys, strict=True)
-            if dy is not None and y.requires_grad
-        ]
-        ys, seeds = [y for y, _ in live], [dy for _, dy in live]
-        grads = iter(torch.autograd.grad(ys, wanted, seeds, create_graph=graph, allow_unused=True))
-    return tuple(next(grads) if need else None for need in needs)
-
-
-def implementations(contract: Contract, triton: Kernels | None, eager: Function) -> Selector:
+def implementations(
+    contract: Contract, triton: Kernels | None, eager: Function, *providers: Provider
+) -> Selector:
     """Register an operator; return its selector, in order of preference."""
     binary = native_variant(contract)
+    own = (binary.call, binary.public)
     choices = [
-        Choice("cuda", binary.call, binary.public, partial(binary.unavailable, "cuda")),
-        Choice("cpu", binary.call, binary.public, partial(binary.unavailable, "cpu")),
+        Choice(name, *own, partial(binary.unavailable, name), **binary.parts)
+        for name in ("cuda", "cpu")
     ]
     if triton is not None:
-        variant = triton_variant(contract, triton)
-        choices.append(Choice("triton", variant.call, variant.public, triton_unavailable))
+        variant = _triton_variant(contract, triton)
+        choices.append(
+            Choice("triton", variant.call, variant.public, triton_unavailable, **variant.parts)
+        )
+    for provider in providers:
+        variant = _provided_variant(contract, provider)
+        reasons = (provider.unavailable, provider.unsupported)
+        choices.append(
+            Choice(provider.name, variant.call, variant.public, *reasons, True, **variant.parts)
+        )
     choices.append(Choice("eager", eager, eager, lambda device_type: None))
-    return Selector(contract.name, tuple(choices), on_meta=binary.public)
+
+    def chosen(selector: Selector, device_type: str) -> Function:
+        return guarded(binary.public, *serving(selector, "eager", differentiable, device_type))
+
+    def differentiable(fwd: Function, bwd: Function) -> Function:
+        assert contract.function is not None
+        return applied(contract.function(fwd, bwd))
+
+    auto = Auto(contract.facts, chosen) if providers else None
+    selector = Selector(contract.name, tuple(choices), binary.public, auto)
+    if providers:
+        selector.traced_auto = _auto_variant(contract, selector).public
+    return selector
 
 
 def native_variant(contract: Contract) -> Variant:
@@ -295,30 +182,77 @@ def native_variant(contract: Contract) -> Variant:
     return _finish(contract, "", None, missing)
 
 
-def triton_variant(contract: Contract, kernels: Kernels) -> Variant:
+def _triton_variant(contract: Contract, kernels: Kernels) -> Variant:
     """Register a Triton implementation as <op>__triton; compiled graphs trace through it."""
-    functions = [kernels.run, kernels.run, *(f for f in (kernels.fwd, kernels.bwd) if f)]
-    schemas = contract.schemas("__triton")
-    for (name, schema), function in zip(schemas.items(), functions, strict=True):
-        _LIBRARY.define(name + schema)
-        kernel = boundary.on_triton(contract.name, function)
-        _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
-        torch.library.register_torch_dispatch(
-            f"{NAMESPACE}::{name}", FunctionalTensorMode, _trace_through(function), lib=_LIBRARY
-        )
+    functions = (kernels.run, kernels.run, *(f for f in (kernels.fwd, kernels.bwd) if f))
+    _define(contract, "__triton", functions, partial(boundary.on_triton, contract.name), True)
     return _finish(contract, "__triton", kernels, {})
 
 
-def _direct(kernels: Kernels, bwd: Function) -> tuple[Function, Function]:
-    """Return the kernels without their operators; batched gradients need the vmap rule."""
-    forward, backward = kernels.fwd or kernels.run, kernels.bwd
-    assert backward is not None
+def _provided_variant(contract: Contract, provider: Provider) -> Variant:
+    """Register another project's kernels as <op>__<name>; compiled graphs call them as they are."""
+    kernels, suffix = provider.kernels, f"__{provider.name}"
+    refusing = partial(provider.refusing, contract.name)
+    run = refusing(kernels.run, "fwd")
+    functions = (run, run, *(f for f in (kernels.fwd, kernels.bwd) if f))
+    _define(contract, suffix, functions, lambda function: function, False)
+    return _finish(contract, suffix, kernels, {}, refusing=refusing)
 
-    def direct(*args: Any) -> Any:
-        batched = torch._C._are_functorch_transforms_active()
-        return (bwd if batched else backward)(*args)
 
-    return forward, direct
+def _auto_variant(contract: Contract, selector: Selector) -> Variant:
+    """Register <op>__auto, which is whatever arguments make of "auto", as a compiler meets them.
+
+    Graphs trace through it, so that they hold what was picked.
+    """
+
+    def served(*args: Any) -> tuple[Function, Function]:
+        return serving(selector, "graph", differentiable, args[0].device.type)
+
+    def differentiable(fwd: Function, bwd: Function) -> Function:
+        assert contract.function is not None
+        return contract.function(fwd, bwd).apply
+
+    def run(*args: Any, wrap: Any = None) -> Any:
+        return served(*args)[0](*args)
+
+    def apply(*args: Any) -> Any:
+        return served(*args)[1](*args)
+
+    plain = replace(contract, function=None, fake_fwd=None, fake_bwd=None)
+    _define(plain, "__auto", (run, run), lambda function: function, True)
+    return _finish(plain, "__auto", Kernels(run), {}, apply=apply)
+
+
+def _define(
+    contract: Contract,
+    suffix: str,
+    functions: Sequence[Function],
+    kernel_of: Callable[[Function], Function],
+    through: bool,
+) -> None:
+    """Define operators over Python functions; `through`: compiled graphs trace through these."""
+    for (name, schema), function in zip(contract.schemas(suffix).items(), functions, strict=True):
+        _LIBRARY.define(name + schema)
+        _LIBRARY.impl(name, kernel_of(function), "CompositeExplicitAutograd")
+        if through:
+            torch.library.register_torch_dispatch(
+                f"{NAMESPACE}::{name}", FunctionalTensorMode, _trace_through(function), lib=_LIBRARY
+            )
+
+
+def kernel_below(schema: str, device_type: str) -> Function | str:
+    """Return the kernel that torch has now for one of its operators on a kind of device, which
+    stays that one, or why there is none.
+    """
+    name, key = schema.partition("(")[0], device_type.upper()
+    packet = getattr(torch.ops.aten, name.removeprefix("aten::"), None)
+    found = str(packet.default._schema) if packet else "no such operator"
+    if packet is None or found != schema:
+        return f"torch {torch.__version__} has {found}, expected {schema}"
+    if not torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+        return f"torch {torch.__version__} has no {device_type} kernel of {name}"
+    call = torch.library.get_kernel(packet.default, key).call_boxed
+    return partial(call, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
 
 
 def _trace_through(function: Function) -> Function:
@@ -344,7 +278,11 @@ def _refuse(name: str, reason: str) -> Function:
 
 
 def _finish(
-    contract: Contract, suffix: str, kernels: Kernels | None, missing: dict[str, str]
+    contract: Contract,
+    suffix: str,
+    kernels: Kernels | None,
+    missing: dict[str, str],
+    **options: Any,
 ) -> Variant:
     names = [f"{NAMESPACE}::{name}" for name in contract.schemas(suffix)]
     fakes = [
@@ -360,7 +298,8 @@ def _finish(
         for key in boundary.KEYS:
             _LIBRARY.impl(name, boundary.refusing(contract.name, check), key)
         _LIBRARY.impl(name, boundary.without_negative_bit(contract.name, op, check), "Negative")
-    variant = Variant(contract, suffix, kernels, missing)
+    ops = tuple(getattr(getattr(torch.ops, NAMESPACE), n).default for n in contract.schemas(suffix))
+    variant = Variant(contract, ops, kernels, missing, **options)
     public = contract.name + suffix
     _LIBRARY.impl(public, variant.autograd_rule, "Autograd", with_keyset=True)
     for name, op in ((names[0], variant.public), (names[1], variant.raw)):

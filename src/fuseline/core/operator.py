@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
@@ -15,8 +15,9 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract
+from fuseline.core import arguments, aten, contract
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.rules import DTYPE, Fact
 from fuseline.core.select import Selector
 
 # Tensors that operators take as they are; what other subclasses make of a call is their own.
@@ -152,7 +153,47 @@ def saving_output(
         decomposed=decomposed,
         function=function,
         vmap=vmap_over_rows(validate, along=True),
+        facts=facts_along(lambda x, dim: dim),
     )
+
+
+def facts_along(dim_of: Callable[..., int]) -> dict[str, Fact]:
+    """Return what rules may ask of an operator along dim_of(*args), a dimension of x, its first
+    argument.
+
+    A row's result must not depend on how many there are, nor on where they lie.
+    """
+
+    def columns(x: Tensor, *args: Any) -> int:
+        return x.shape[dim_of(x, *args)]
+
+    def rows(x: Tensor, *args: Any) -> int:
+        return x.numel() // max(columns(x, *args), 1)
+
+    return {
+        DTYPE: Fact(lambda x, *args: x.dtype),
+        "columns": Fact(columns, tuple(1 << k for k in range(4, 19, 2))),
+        "rows": Fact(rows, tuple(1 << k for k in range(2, 19, 4)), promised=True),
+        "dense": Fact(lambda x, *args: x.is_contiguous(), promised=True),
+    }
+
+
+def aten_along(
+    schemas: Mapping[str, str], validate: Callable[[Tensor, int], None]
+) -> contract.Provider:
+    """Return torch's own kernels behind an operator of saving_output()."""
+    forward, backward = aten.bind(schemas)
+
+    def run(x: Tensor, dim: int) -> Tensor:
+        validate(x, dim)
+        y: Tensor = forward(x, dim, False)
+        return y.contiguous()
+
+    def bwd(dy: Tensor, y: Tensor, dim: int) -> Tensor:
+        dx: Tensor = backward(dy, y, dim, y.dtype)
+        return dx.contiguous()
+
+    return aten.provider(contract.Kernels(run, bwd=bwd), (forward, backward))
 
 
 @dataclass(frozen=True)

@@ -1,25 +1,75 @@
-"""Which implementation runs: decided from names and device types, never from tensor data."""
+"""Which implementation runs: decided from names and metadata, never from tensor data."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch.compiler import is_exporting
+
+from fuseline.core import rules
+from fuseline.core.rules import DTYPE, Fact, Rule, Rules
+from fuseline.core.tuned import DIRECTIONS
+
+Function = Callable[..., Any]
+# The name by which a public function is called to learn what "auto" would be asked.
+ASK = "(ask)"
+
+
+class Parts(NamedTuple):
+    """The functions of one implementation: plain forward, forward that saves, backward.
+
+    What is saved belongs to the operator: the backward of one follows the forward of any.
+    """
+
+    run: Function
+    fwd: Function
+    bwd: Function
 
 
 @dataclass(frozen=True)
 class Choice:
     """One implementation; `unavailable(device_type)` says why it cannot run there, or None.
 
-    call    what eager code calls
-    traced  what a compiler is to see
+    call         what eager code calls
+    traced       what a compiler is to see
+    unsupported  (direction, *args of the forward) -> why it does not serve these, or None, from
+                 metadata alone; None: it serves all
+    by_rule      whether "auto" takes it only where a rule names it
+    eager        its functions as eager code calls them below autograd; None: it has none
+    graph        the same as operators for a compiler's graph
     """
 
     name: str
-    call: Callable[..., Any]
-    traced: Callable[..., Any]
+    call: Function
+    traced: Function
     unavailable: Callable[[str], str | None]
+    unsupported: Callable[..., str | None] | None = None
+    by_rule: bool = False
+    eager: Parts | None = None
+    graph: Parts | None = None
+
+
+@dataclass(frozen=True)
+class Auto:
+    """What "auto" needs of an operator that several implementations serve, each in part.
+
+    facts  what rules may ask of a call
+    eager  (selector, device type) -> what eager code calls where arguments decide
+    """
+
+    facts: Mapping[str, Fact]
+    eager: Callable[[Selector, str], Function]
+
+
+class Asked(Exception):
+    """Raised in place of a call by the name ASK: the operator, and what it was called with."""
+
+    def __init__(self, selector: Selector, args: tuple[Any, ...]) -> None:
+        super().__init__(selector.op)
+        self.selector, self.args_of_call = selector, args
 
 
 class Selector:
@@ -27,15 +77,21 @@ class Selector:
 
     calls  (name or "auto", device type) -> the function; a look-up raises if the named one cannot
            run on this device. "auto" is the first that can; if that is the fallback, a warning
-           says so once.
+           says so once. Rules may name others for some calls (`rules.py`), forward and backward
+           apart; they are read when "auto" is first looked up.
 
     `on_meta` serves tensors without data, whatever the binary holds.
     """
 
-    def __init__(self, op: str, choices: tuple[Choice, ...], on_meta: Callable[..., Any]) -> None:
+    def __init__(
+        self, op: str, choices: tuple[Choice, ...], on_meta: Function, auto: Auto | None = None
+    ) -> None:
         self.op = op
         self.choices = choices
         self.names = tuple(choice.name for choice in choices)
+        self.auto = auto
+        # What compilers see of "auto" where arguments decide; set by who registers it.
+        self.traced_auto: Function | None = None
         # Decided once: a look-up costs an eager call 0.1 us, and Dynamo sees a constant.
         decided = {
             (impl, device_type): choice
@@ -43,22 +99,44 @@ class Selector:
             for device_type in ("cuda", "cpu", "meta")
             if (choice := self._decide(impl, device_type)) is not None
         }
-        self.calls = _Calls(self, {key: choice.call for key, choice in decided.items()})
         self._traced = {key: choice.traced for key, choice in decided.items()}
+        calls = {k: c.call for k, c in decided.items() if auto is None or k[0] != "auto"}
+        self.calls = _Calls(self, calls)
         self.calls["auto", "meta"] = self._traced["auto", "meta"] = on_meta
+        self._forget()
 
-    def traced(self, impl: str, device_type: str) -> Callable[..., Any]:
+    def _forget(self) -> None:
+        """Read the rules again at the next look-up."""
+        self._rules: dict[str, Rules] = {}
+        self._picks: dict[tuple[str, str], str | Function] = {}
+        for device_type in ("cuda", "cpu") if self.auto else ():
+            self.calls.pop(("auto", device_type), None)
+
+    def traced(self, impl: str, device_type: str) -> Function:
         """Return what a compiler sees of an implementation; raise as a look-up in `calls` does."""
         call = self._traced.get((impl, device_type))
-        return self.fallback(impl, device_type).traced if call is None else call
+        if call is None:
+            return self.fallback(impl, device_type).traced
+        if impl == "auto" and self.traced_auto and device_type != "meta" and not is_exporting():
+            return self.traced_auto  # an exported program goes to other machines
+        return call
 
     def unavailable(self, impl: str, device_type: str) -> str | None:
         """Return why `impl` cannot run on a device type, or None; raise ValueError if unknown."""
+        return self.choice(impl).unavailable(device_type)
+
+    def choice(self, impl: str) -> Choice:
+        """Return an implementation by name; raise ValueError if there is none."""
         for choice in self.choices:
             if choice.name == impl:
-                return choice.unavailable(device_type)
+                return choice
         have = ", ".join(("auto", *self.names))
         raise ValueError(f"{self.op}: impl is {impl!r}, expected one of: {have}")
+
+    @property
+    def order(self) -> tuple[Choice, ...]:
+        """What "auto" takes without a rule, in order, but for the fallback."""
+        return tuple(choice for choice in self.choices[:-1] if not choice.by_rule)
 
     def fallback(self, impl: str, device_type: str) -> Choice:
         """Return what serves "auto" if nothing else can; raise RuntimeError for a name."""
@@ -68,14 +146,77 @@ class Selector:
         return self.choices[-1]
 
     def _decide(self, impl: str, device_type: str) -> Choice | None:
-        choices = self.choices[:-1] if impl == "auto" else self.choices
+        choices = self.order if impl == "auto" else self.choices
         for choice in choices:
             if impl in ("auto", choice.name) and choice.unavailable(device_type) is None:
                 return choice
         return None
 
+    def rules(self, device_type: str) -> Rules:
+        """Return the rules for a kind of device, which are read once."""
+        if device_type not in self._rules:
+            name = rules.machine(device_type)
+            self._rules[device_type] = (
+                rules.find(self.op, name, self.auto.facts, self.names) if self.auto else Rules(name)
+            )
+        return self._rules[device_type]
+
+    def refusal(self, name: str, direction: str, device_type: str, *args: Any) -> str | None:
+        """Return why an implementation must not serve a call in one direction, or None."""
+        choice = self.choice(name)
+        reason = choice.unavailable(device_type)
+        if reason is None and choice.unsupported is not None:
+            reason = choice.unsupported(direction, *args)
+        for rule in self.rules(device_type).of(direction) if reason is None else ():
+            if rule.bad and name in rule.impl and self._fits(rule, *args):
+                return str(rule)
+        return reason
+
+    def _fits(self, rule: Rule, *args: Any) -> bool:
+        return self.auto is not None and rule.misfit(self.auto.facts, *args) is None
+
+    def candidates(self, direction: str, device_type: str, *args: Any) -> Iterator[str]:
+        """Yield the names to try for a call: those of the first rule that fits, then the order."""
+        for rule in self.rules(device_type).of(direction):
+            if not rule.bad and self._fits(rule, *args):
+                yield from rule.impl
+                break
+        yield from (choice.name for choice in self.order)
+
+    def pick(self, direction: str, device_type: str) -> str | Function:
+        """Return the name that serves "auto" in one direction or, where arguments decide it,
+        (*args) -> name.
+        """
+        key = (direction, device_type)
+        if key not in self._picks:
+            self._picks[key] = self._pick(direction, device_type)
+        return self._picks[key]
+
+    def _pick(self, direction: str, device_type: str) -> str | Function:
+        usual = self._decide("auto", device_type)
+        mine = self.rules(device_type).of(direction)
+        if usual is None or (not mine and usual.unsupported is None):
+            return (usual or self.choices[-1]).name
+
+        def search(*args: Any) -> str:
+            for name in self.candidates(direction, device_type, *args):
+                if self.refusal(name, direction, device_type, *args) is None:
+                    return name
+            return self.names[-1]
+
+        if usual.unsupported is not None or any(DTYPE not in rule.where for rule in mine):
+            return search
+        # Most calls are told from those that the rules are about by the dtype alone.
+        dtypes = {dtype for rule in mine for dtype in getattr(rule.where[DTYPE], "values", ())}
+        name = usual.name
+        return lambda *args: search(*args) if args[0].dtype in dtypes else name
+
+    def asked(self, *args: Any) -> Any:
+        """Take no call: tell what it was."""
+        raise Asked(self, args)
+
     def warn(self, device_type: str) -> None:
-        why = "; ".join(f"{c.name}: {c.unavailable(device_type)}" for c in self.choices[:-1])
+        why = "; ".join(f"{c.name}: {c.unavailable(device_type)}" for c in self.order)
         warnings.warn(
             f"fuseline.{self.op} runs its slow {self.choices[-1].name!r} implementation on "
             f"{device_type}, because no other can: {why}",
@@ -84,16 +225,26 @@ class Selector:
         )
 
 
-class _Calls(dict[tuple[str, str], Callable[..., Any]]):
+class _Calls(dict[tuple[str, str], Function]):
     """What eager code calls; the first look at what was not decided decides it."""
 
-    def __init__(
-        self, selector: Selector, known: dict[tuple[str, str], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, selector: Selector, known: dict[tuple[str, str], Function]) -> None:
         super().__init__(known)
         self._selector = selector
 
-    def __missing__(self, key: tuple[str, str]) -> Callable[..., Any]:
-        self[key] = call = self._selector.fallback(*key).call
-        self._selector.warn(key[1])
-        return call
+    def __missing__(self, key: tuple[str, str]) -> Function:
+        selector, (impl, device_type) = self._selector, key
+        if impl == ASK:
+            return selector.asked
+        if impl != "auto":
+            selector.fallback(*key)
+        picks = {selector.pick(direction, device_type) for direction in DIRECTIONS}
+        name = picks.pop()
+        if selector.auto and (picks or not isinstance(name, str)):
+            self[key] = selector.auto.eager(selector, device_type)
+            return self[key]
+        choice = selector.choice(str(name))
+        self[key] = choice.call
+        if choice is selector.choices[-1]:
+            selector.warn(device_type)
+        return choice.call

@@ -159,10 +159,11 @@ def save(table: Table, file: Path) -> None:
         )
         parts.append(f'  "{direction}": {{\n' + ",\n".join(sizes) + "\n  }")
     file.parent.mkdir(parents=True, exist_ok=True)
-    _replace(file, "{\n" + ",\n".join(head + parts) + "\n}\n")
+    replace_file(file, "{\n" + ",\n".join(head + parts) + "\n}\n")
 
 
-def _replace(file: Path, text: str) -> None:
+def replace_file(file: Path, text: str) -> None:
+    """Write the text, so that a reader never sees half of it."""
     with tempfile.NamedTemporaryFile(
         "w", encoding="utf-8", dir=file.parent, suffix=".tmp", delete=False
     ) as new:

@@ -143,7 +143,8 @@ def slower(form: Form, device_type: str) -> str | None:
 
 def unavailable(form: Form, device_type: str) -> str | None:
     """Return why our kernels cannot run a form on this kind of device, or None."""
-    names = form.selector.names[:-1] if form.impl == "auto" else (form.impl,)
+    order = [choice.name for choice in form.selector.order]
+    names = order if form.impl == "auto" else [form.impl]
     reasons = {name: form.selector.unavailable(name, device_type) for name in names}
     if None in reasons.values():
         return None

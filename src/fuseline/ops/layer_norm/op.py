@@ -11,7 +11,7 @@ from torch import Tensor
 from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense, flat
-from fuseline.ops.layer_norm import impl_eager
+from fuseline.ops.layer_norm import impl_aten, impl_eager
 from fuseline.primitives import rms
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
@@ -50,8 +50,9 @@ def layer_norm(
     weight  (N,), of x's dtype or float32; None: 1.
     bias    as weight, whatever that is; None: 0.
     eps     not negative.
-    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: a mean that is
-            large beside the spread costs it digits).
+    impl    "auto", or one of "cuda", "cpu", "triton", "aten" (torch's own kernels, where they
+            serve the dtypes), "eager" (the plain formula); a mean that is large beside the spread
+            costs the last two digits.
 
     Returns y, contiguous, with x's shape and dtype, rounded once; exact to a rounding also where
     the mean is 10^7 times the spread (float64: 10^10). Saved for backward: x, weight, bias, mean,
@@ -206,6 +207,7 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     function=_function,
     vmap=_vmap,
+    facts=operator.facts_along(lambda *args: -1),
 )
 
 _triton = contract.triton_beside(__name__)
@@ -261,4 +263,4 @@ def _eager(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) ->
 
 
 _TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
-SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager, impl_aten.provider(ATEN))

@@ -40,7 +40,8 @@ def log_softmax(
           most, none if the last stride is 1 and the dimensions before dim, and those after it, each
           collapse to one stride.
     dim   any; nothing is moved to the end for it.
-    impl  "auto", or one of "cuda", "cpu", "eager" (torch's own).
+    impl  "auto", or one of "cuda", "cpu", "aten" (torch's own kernels, forward and backward),
+          "eager" (torch's own function).
     mask, causal, scale
           of scale * x + mask, over the last dimension alone: fuseline.masked_softmax, where they
           are described. It has "triton" too.
@@ -80,4 +81,5 @@ def _eager(x: Tensor, dim: int) -> Tensor:
 
 
 CONTRACT = operator.saving_output(_NAME, validate, decomposed, formulas.log_gradient)
-SELECTOR = contract.implementations(CONTRACT, None, _eager)
+_ATEN = operator.aten_along(ATEN, validate)
+SELECTOR = contract.implementations(CONTRACT, None, _eager, _ATEN)

@@ -15,7 +15,7 @@ from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to
 from fuseline.core.layout import as_rows, dense
 from fuseline.core.spec import Direction
 from fuseline.core.tuned import Tile
-from fuseline.ops.rms_norm import impl_eager
+from fuseline.ops.rms_norm import impl_aten, impl_eager
 from fuseline.primitives.rms import normalised, statistics_dtype
 from fuseline.primitives.triton import Wrap
 
@@ -49,8 +49,9 @@ def rms_norm(
             the last stride is 1 and the leading dimensions collapse to one row stride.
     weight  (N,), of x's dtype or float32; None: all is multiplied by 1.
     eps     not negative; None: torch.finfo(x.dtype).eps.
-    impl    "auto", or one of "cuda", "cpu", "triton", "eager" (the plain formula: where squares
-            leave the range of float32 it gives 0 or Inf).
+    impl    "auto", or one of "cuda", "cpu", "triton", "aten" (torch's own kernels on a GPU, where
+            they serve the dtypes), "eager" (the plain formula); where squares leave the range of
+            float32 the last two give 0 or Inf.
     weight_offset  finite; 1.0 for weights that are learned around 0, as Gemma's. Other than 0 it
             needs a weight.
 
@@ -198,6 +199,7 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     function=_function,
     vmap=_vmap,
+    facts=operator.facts_along(lambda *args: -1),
 )
 
 _triton = contract.triton_beside(__name__)
@@ -288,4 +290,4 @@ def _eager(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 
 
 
 _TRITON = contract.Kernels(run=_triton_run, fwd=_triton_fwd, bwd=_triton_bwd)
-SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager)
+SELECTOR = contract.implementations(CONTRACT, _TRITON, _eager, impl_aten.provider(ATEN))

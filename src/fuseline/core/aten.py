@@ -1,0 +1,51 @@
+"""Torch's own kernels as an implementation of ours: `aten`.
+
+They are bound when this package is imported, so that they stay torch's while fuseline.enable() has
+put our kernels in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from fuseline.core import contract
+
+NAME = "aten"
+DEVICES = ("cpu", "cuda")
+
+
+class Kernel:
+    """Torch's kernel of an operator on each kind of device; `missing` says why there is none."""
+
+    def __init__(self, schema: str) -> None:
+        found = {device: contract.kernel_below(schema, device) for device in DEVICES}
+        self._calls = {d: call for d, call in found.items() if not isinstance(call, str)}
+        self.missing = {d: why for d, why in found.items() if isinstance(why, str)}
+
+    def __call__(self, first: Tensor, *args: Any) -> Any:
+        """Run it on the device of the first argument, on tensors without the negative bit."""
+        plain = (a.resolve_neg() if isinstance(a, Tensor) else a for a in (first, *args))
+        return self._calls[first.device.type](*plain)
+
+
+def bind(schemas: Mapping[str, str]) -> tuple[Kernel, ...]:
+    """Return the kernels of operators by their schemas."""
+    return tuple(Kernel(schema) for schema in schemas.values())
+
+
+def provider(
+    kernels: contract.Kernels,
+    bound: tuple[Kernel, ...],
+    unsupported: Callable[..., str | None] | None = None,
+) -> contract.Provider:
+    """Return the implementation, which runs where torch has each of the kernels."""
+
+    def unavailable(device_type: str) -> str | None:
+        if device_type not in DEVICES:
+            return f"it needs x on cpu or cuda, got {device_type}"
+        return next((k.missing[device_type] for k in bound if device_type in k.missing), None)
+
+    return contract.Provider(NAME, kernels, unavailable, unsupported)
