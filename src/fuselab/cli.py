@@ -227,13 +227,38 @@ def run(
     "--landscape", metavar="DIR", help="Write every tile's time there: heat maps, tables."
 )
 @click.option("--fresh", is_flag=True, help="Measure again what was measured before.")
+@click.option(
+    "--from",
+    "measured",
+    metavar="RUN",
+    help="Write rules for impl='auto' instead, from what RUN (of fuselab run) measured.",
+)
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="FACT",
+    help="With --from: what tells classes of calls apart; default: all but what results must not "
+    "depend on.",
+)
 @device
 @timeout
 @as_json
-def tune(target: str, dtypes: tuple[str, ...], directions: tuple[str, ...], **options: Any) -> int:
+def tune(
+    target: str,
+    dtypes: tuple[str, ...],
+    directions: tuple[str, ...],
+    measured: str | None,
+    by: tuple[str, ...],
+    **options: Any,
+) -> int:
     """Find launch parameters on this GPU and write them to a file that the operator reads."""
+    from fuselab.commands import learn
     from fuselab.commands import tune as verb
 
+    if measured is not None:
+        return learn.run(target, measured, by, options["out"], as_json=options["as_json"])
+    if by:
+        raise click.UsageError("--by is of --from")
     return verb.run(target, Filters(dtypes=dtypes, directions=directions), **options)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from fuselab import variables
-from fuseline.core import native, tuned
+from fuseline.core import native, rules, tuned
 
 PACKAGE = Path(__file__).parent
 
@@ -46,8 +46,9 @@ def code(op: str, source: str, *versions: str, tables: bool = True) -> str:
         binary = _binary_hash() or ""
         if tables:
             files += (library / "ops" / op / "tuned").glob("*.json")
+            files += rules.shipped_files(op)
     if tables:
-        files += tuned.user_files(op)
+        files += (*tuned.user_files(op), *rules.user_files(op))
     digest = hashlib.sha256(binary.encode())
     for file in sorted(f for f in files if os.access(f, os.R_OK) and f.is_file()):
         digest.update(file.read_bytes())

@@ -1,6 +1,7 @@
 """Fused PyTorch operators that run at memory bandwidth."""
 
 from fuseline import nn
+from fuseline.core.explain import explain_choice
 from fuseline.ops import (
     add_rms_norm,
     bias_dropout_add,
@@ -30,6 +31,7 @@ __all__ = [
     "double_softmax",
     "enable",
     "enabled",
+    "explain_choice",
     "horizontal_reduction_pointwise",
     "horizontal_reduction_reduction",
     "layer_norm",

@@ -123,12 +123,16 @@ def run(
 def _todo(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> list[tuple[str, str, str]]:
     """Return (operator, source, implementation), after the planner has looked at the names."""
     rows = [
-        replace(select.row(spec, source), impls=tuple(i.name for i in spec.implementations))
+        replace(select.row(spec, source), impls=_names(spec, filters))
         for source, those in found.items()
         for spec in those
     ]
     groups = expand(rows, filters)
     return list(dict.fromkeys((g.op, g.source, impl) for g in groups for impl in g.impls))
+
+
+def _names(spec: OpSpec, filters: Filters) -> tuple[str, ...]:
+    return tuple(i.name for i in spec.implementations if not i.asked or i.name in filters.impls)
 
 
 def _ask(worker: Worker, op: str, source: str, impl: str, options: dict[str, Any]) -> Verdict:

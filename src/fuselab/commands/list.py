@@ -37,7 +37,7 @@ def _record(spec: OpSpec) -> dict[str, Any]:
         "op": spec.name,
         "formula": spec.formula,
         "impls": row.impls,
-        "if_named": tuple(n for n in baselines.ASKED if n in baselines.names(spec, (n,))),
+        "if_named": baselines.if_named(spec),
         "rivals": {name: rival.version for name, rival in baselines.rivals_of(spec).items()},
         "directions": row.directions,
         "dtypes": row.dtypes,

@@ -16,7 +16,7 @@ from fuselab.worker.enabled import ENABLED, Takeover
 from fuselab.worker.protocol import Proof, describe
 from fuseline import table
 from fuseline.core import native
-from fuseline.core.spec import Implementation, Inputs, OpSpec
+from fuseline.core.spec import Direction, Implementation, Inputs, OpSpec
 
 TORCHSCRIPT = "torchscript"
 COMPILE = "compile"
@@ -36,11 +36,19 @@ def names(spec: OpSpec, asked: Collection[str] = ()) -> tuple[str, ...]:
     Rivals are those that are installed and need not be named, and those that are named, whose cells
     then say what is missing.
     """
-    own = tuple(impl.name for impl in spec.implementations)
+    own = tuple(i.name for i in spec.implementations if not i.asked or i.name in asked)
     wanted = (*BASELINES, *(name for name in ASKED if name in asked))
     made = tuple(b for b in wanted if b not in own and _source(spec, b) is not None)
     found = rivals_of(spec).values()
     return (*own, *made, *(r.name for r in found if (r.version and not r.asked) or r.name in asked))
+
+
+def if_named(spec: OpSpec) -> tuple[str, ...]:
+    """Return the implementations and baselines that run only if they are named."""
+    return (
+        *(impl.name for impl in spec.implementations if impl.asked),
+        *(name for name in ASKED if _source(spec, name) is not None),
+    )
 
 
 def versions(spec: OpSpec) -> tuple[str, ...]:
@@ -104,14 +112,15 @@ def _source(spec: OpSpec, name: str) -> Implementation | None:
     `enabled` torch's own function, where the spec has it under another name.
     """
     own = {impl.name: impl for impl in spec.implementations}
-    natives = (i for i in spec.implementations if i.role == "native" and name == ENABLED)
-    return own.get(name) or next(natives, spec.eager)
+    natives = (i for i in spec.implementations if i.role == "native" and not i.asked)
+    return own.get(name) or (next(natives, spec.eager) if name == ENABLED else spec.eager)
 
 
-def refuse(spec: OpSpec, name: str, inputs: Inputs) -> None:
-    """Raise Unsupported for inputs that a rival is known not to take."""
+def refuse(spec: OpSpec, name: str, direction: Direction, inputs: Inputs) -> None:
+    """Raise Unsupported for inputs that an implementation or rival is known not to take."""
     rival = rivals_of(spec).get(name)
-    reason = rival and rival.refuses(inputs)
+    own = next((impl for impl in spec.implementations if impl.name == name), None)
+    reason = rival.refuses(inputs) if rival else own and own.unsupported(direction, inputs)
     if reason:
         raise Unsupported(reason)
 

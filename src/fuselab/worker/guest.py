@@ -112,7 +112,7 @@ class _Served:
 def _implementation(desk: Desk, device: torch.device) -> Callable[[int], Call]:
     spec = specs.load(desk.source)[desk.op]
     fn = baselines.make(spec, desk.impl, device.type)
-    baselines.refuse(spec, desk.impl, desk.inputs[0])
+    baselines.refuse(spec, desk.impl, "fwd" if desk.dys[0] is None else "bwd", desk.inputs[0])
 
     def call_on(i: int) -> Call:
         inputs, dys = desk.inputs[i], desk.dys[i]

@@ -8,6 +8,7 @@ wins. Each rule says for which calls it is, by facts that metadata alone tell, a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from fuseline.core.tuned import DIRECTIONS, TunedError, replace_file, user_folde
 
 ANY = "any"
 DTYPE = "dtype"
+FOLDER = "rules"
 OPS = Path(__file__).parents[1] / "ops"
 _FIELDS = ("direction", "where", "impl", "evidence", "bad", "report")
 
@@ -139,11 +141,21 @@ def machine(device_type: str) -> str:
 def user_file(op: str, name: str) -> Path | None:
     """Return where a user's own rules lie, beside their launch parameters."""
     folder = user_folder(op)
-    return folder / "rules" / f"{name}.json" if folder else None
+    return folder / FOLDER / f"{name}.json" if folder else None
 
 
 def shipped_files(op: str) -> list[Path]:
-    return sorted((OPS / op / "rules").glob("*.json"))
+    """Return the rules of an operator that come with this package."""
+    return sorted((OPS / op / FOLDER).glob("*.json"))
+
+
+def user_files(op: str) -> list[Path]:
+    """Return a user's own, as far as their folder can be read."""
+    folder = user_folder(op)
+    try:
+        return sorted((folder / FOLDER).glob("*.json")) if folder else []
+    except OSError:
+        return []
 
 
 def find(op: str, name: str, facts: Mapping[str, Fact], impls: Collection[str]) -> Rules:
@@ -154,8 +166,9 @@ def find(op: str, name: str, facts: Mapping[str, Fact], impls: Collection[str]) 
     """
     files = []
     for kind in (name, ANY):
-        places = (user_file(op, kind), OPS / op / "rules" / f"{kind}.json")
-        files += [file for file in places if file and file.is_file()][:1]
+        places = (user_file(op, kind), OPS / op / FOLDER / f"{kind}.json")
+        # Unlike Path's, this says no of what lies in a folder that cannot be read.
+        files += [file for file in places if file and os.path.isfile(file)][:1]
     found = [rule for file in files for rule in load(file, facts, impls)]
     return Rules(name, tuple(files), tuple(found))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from torch.compiler import is_exporting
@@ -69,7 +70,20 @@ class Asked(Exception):
 
     def __init__(self, selector: Selector, args: tuple[Any, ...]) -> None:
         super().__init__(selector.op)
-        self.selector, self.args_of_call = selector, args
+        self.selector, self.call = selector, args
+
+
+def asked(public: Function, *args: Any, **kwargs: Any) -> Asked:
+    """Return what a public function would look up for these arguments; nothing is computed.
+
+    Raises what the call would raise of bad arguments; TypeError if it looks nothing up.
+    """
+    try:
+        public(*args, **{**kwargs, "impl": ASK})
+    except Asked as told:
+        return told
+    name = getattr(public, "__name__", repr(public))
+    raise TypeError(f"op is {name}, expected a public function of fuseline")
 
 
 class Selector:
@@ -164,24 +178,12 @@ class Selector:
     def refusal(self, name: str, direction: str, device_type: str, *args: Any) -> str | None:
         """Return why an implementation must not serve a call in one direction, or None."""
         choice = self.choice(name)
-        reason = choice.unavailable(device_type)
-        if reason is None and choice.unsupported is not None:
-            reason = choice.unsupported(direction, *args)
-        for rule in self.rules(device_type).of(direction) if reason is None else ():
-            if rule.bad and name in rule.impl and self._fits(rule, *args):
-                return str(rule)
-        return reason
-
-    def _fits(self, rule: Rule, *args: Any) -> bool:
-        return self.auto is not None and rule.misfit(self.auto.facts, *args) is None
-
-    def candidates(self, direction: str, device_type: str, *args: Any) -> Iterator[str]:
-        """Yield the names to try for a call: those of the first rule that fits, then the order."""
-        for rule in self.rules(device_type).of(direction):
-            if not rule.bad and self._fits(rule, *args):
-                yield from rule.impl
-                break
-        yield from (choice.name for choice in self.order)
+        if reason := choice.unavailable(device_type):
+            return reason
+        facts = self.auto.facts if self.auto else {}
+        mine = self.rules(device_type).of(direction)
+        reasons = (refuse(*args) for refuse in _refusals(choice, direction, facts, mine))
+        return next(filter(None, reasons), None)
 
     def pick(self, direction: str, device_type: str) -> str | Function:
         """Return the name that serves "auto" in one direction or, where arguments decide it,
@@ -198,18 +200,40 @@ class Selector:
         if usual is None or (not mine and usual.unsupported is None):
             return (usual or self.choices[-1]).name
 
-        def search(*args: Any) -> str:
-            for name in self.candidates(direction, device_type, *args):
-                if self.refusal(name, direction, device_type, *args) is None:
-                    return name
-            return self.names[-1]
-
+        search = self._search(direction, device_type)
         if usual.unsupported is not None or any(DTYPE not in rule.where for rule in mine):
             return search
         # Most calls are told from those that the rules are about by the dtype alone.
         dtypes = {dtype for rule in mine for dtype in getattr(rule.where[DTYPE], "values", ())}
         name = usual.name
         return lambda *args: search(*args) if args[0].dtype in dtypes else name
+
+    def _search(self, direction: str, device_type: str) -> Callable[..., str]:
+        """Return (*args) -> the first name of the first rule that fits, then of the order, that is
+        not refused. All that does not depend on arguments is looked up here.
+        """
+        assert self.auto is not None
+        facts, usual = self.auto.facts, tuple(choice.name for choice in self.order)
+        mine = self.rules(device_type).of(direction)
+        here = [c for c in self.choices[:-1] if c.unavailable(device_type) is None]
+        refusals = {c.name: _refusals(c, direction, facts, mine) for c in here}
+        orders = [(_fits(rule, facts), (*rule.impl, *usual)) for rule in mine if not rule.bad]
+        orders.append((lambda *args: True, usual))
+        steps = [
+            (fits, [(n, refusals[n]) for n in names if n in refusals]) for fits, names in orders
+        ]
+        fallback = self.names[-1]
+
+        def search(*args: Any) -> str:
+            for fits, names in steps:
+                if fits(*args):
+                    for name, refuses in names:
+                        if not any(refuse(*args) for refuse in refuses):
+                            return name
+                    break
+            return fallback
+
+        return search
 
     def asked(self, *args: Any) -> Any:
         """Take no call: tell what it was."""
@@ -223,6 +247,29 @@ class Selector:
             RuntimeWarning,
             stacklevel=4,
         )
+
+
+def _refusals(
+    choice: Choice, direction: str, facts: Mapping[str, Fact], mine: Sequence[Rule]
+) -> list[Callable[..., str | None]]:
+    """Return what may refuse a call to an implementation: (*args) -> why, or None."""
+    own = [partial(choice.unsupported, direction)] if choice.unsupported else []
+
+    def known(rule: Rule) -> Callable[..., str | None]:
+        fits = _fits(rule, facts)
+        return lambda *args: str(rule) if fits(*args) else None
+
+    return own + [known(rule) for rule in mine if rule.bad and choice.name in rule.impl]
+
+
+def _fits(rule: Rule, facts: Mapping[str, Fact]) -> Callable[..., bool]:
+    """Return (*args) -> whether the rule is for a call."""
+    tests = [(facts[name].of, wanted.holds) for name, wanted in rule.where.items()]
+
+    def fits(*args: Any) -> bool:
+        return all(holds(of(*args)) for of, holds in tests)
+
+    return fits
 
 
 class _Calls(dict[tuple[str, str], Function]):

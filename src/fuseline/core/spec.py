@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 import torch
 
 from fuseline.core import spec_fields as fields
-from fuseline.core.select import Selector
-from fuseline.core.tuned import Key, Table, Tile
+from fuseline.core.select import Selector, asked
+from fuseline.core.tuned import DIRECTIONS, Key, Table, Tile
 
 Direction = Literal["fwd", "bwd"]
 Role = Literal["ours", "eager", "native", "rival"]
@@ -116,6 +116,10 @@ def _always(device_type: str) -> str | None:
     return None
 
 
+def _serves(direction: Direction, inputs: Inputs) -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Implementation:
     """One way to compute the operator.
@@ -126,12 +130,16 @@ class Implementation:
     role         "ours" (judged by the spec's budget), "eager" (the baseline), "native" (torch's own
                  operator) or "rival" (another project's)
     unavailable  device type -> the reason why it cannot run there, or None
+    unsupported  (direction, inputs) -> the reason why it does not serve these, or None
+    asked        whether it runs only if it is named
     """
 
     name: str
     fn: Callable[..., Any]
     role: Role = "ours"
     unavailable: Callable[[str], str | None] = _always
+    unsupported: Callable[[Direction, Inputs], str | None] = _serves
+    asked: bool = False
 
     def __post_init__(self) -> None:
         owner = f"implementation {self.name!r}"
@@ -154,6 +162,31 @@ def ours(public: Callable[..., Any], selector: Selector, *names: str) -> tuple[I
         )
         for name in names
     )
+
+
+def provided(
+    public: Callable[..., Any], selector: Selector, *names: str
+) -> tuple[Implementation, ...]:
+    """Return the implementations `names` that are another project's kernels behind an operator."""
+    return tuple(
+        replace(
+            impl,
+            role="native",
+            unsupported=partial(_refusal, public, selector, impl.name),
+            asked=True,
+        )
+        for impl in ours(public, selector, *names)
+    )
+
+
+def _refusal(
+    public: Callable[..., Any], selector: Selector, name: str, direction: Direction, inputs: Inputs
+) -> str | None:
+    """Return why an implementation does not serve the public function called with inputs."""
+    needed = DIRECTIONS if direction == "bwd" else DIRECTIONS[:1]
+    args = asked(public, **inputs).call
+    found = (selector.refusal(name, d, args[0].device.type, *args) for d in needed)
+    return next(filter(None, found), None)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def check(
     """Run all checks on the implementations of an operator and return what they found.
 
     spec    the operator: ours, or your own
-    impls   names of implementations; None: all
+    impls   names of implementations; None: all but those that must be named
     device  where to run
     dtypes  torch dtypes; None: all of the spec
     cases   names of cases, or `Case` objects; None: the spec's suite "check", else all that are not
@@ -97,7 +97,8 @@ def check(
     if level not in SMALL:
         raise ValueError(f"level: got {level!r}, expected one of: {', '.join(SMALL)}")
     device = torch.device(device)
-    chosen = [spec.implementation(n) for n in impls] if impls else list(spec.implementations)
+    usual = [impl for impl in spec.implementations if not impl.asked]
+    chosen = [spec.implementation(n) for n in impls] if impls else usual
     sized = _sized_cases(spec, cases, device, level)
     findings: list[Finding] = []
     for impl in chosen:

@@ -10,7 +10,17 @@ from torch import Tensor
 
 from fuseline.core import fusion_cases, row_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.spec import (
+    Budget,
+    Case,
+    Cost,
+    Direction,
+    Implementation,
+    Inputs,
+    OpSpec,
+    ours,
+    provided,
+)
 from fuseline.ops.layer_norm import impl_eager, reference
 from fuseline.ops.layer_norm.op import SELECTOR, layer_norm
 
@@ -77,6 +87,7 @@ SPEC = OpSpec(
         Implementation("eager", impl_eager.layer_norm, role="eager"),
         Implementation("native", _native, role="native"),
         *ours(layer_norm, SELECTOR, "cpu", "cuda", "triton"),
+        *provided(layer_norm, SELECTOR, "aten"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "weight", "bias"),

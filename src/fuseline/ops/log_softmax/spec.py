@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours, provided
 from fuseline.ops.log_softmax import impl_eager, reference
 from fuseline.ops.log_softmax.op import SELECTOR, log_softmax
 
@@ -26,6 +26,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.log_softmax, role="eager"),
         *ours(log_softmax, SELECTOR, "cpu", "cuda"),
+        *provided(log_softmax, SELECTOR, "aten"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),

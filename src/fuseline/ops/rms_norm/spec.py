@@ -20,6 +20,7 @@ from fuseline.core.spec import (
     OpSpec,
     Tuning,
     ours,
+    provided,
 )
 from fuseline.ops.rms_norm import impl_eager, reference
 from fuseline.ops.rms_norm.op import SELECTOR, rms_norm, triton_candidates, triton_with
@@ -98,6 +99,7 @@ SPEC = OpSpec(
         Implementation("eager", impl_eager.rms_norm, role="eager"),
         Implementation("native", _native, role="native"),
         *ours(rms_norm, SELECTOR, "cpu", "triton", "cuda"),
+        *provided(rms_norm, SELECTOR, "aten"),
     ),
     make_inputs=row_cases.make_inputs("x"),
     differentiable=("x", "weight"),

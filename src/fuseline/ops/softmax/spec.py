@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from fuseline.core import fusion_cases
 from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.spec import (
+    Budget,
+    Cost,
+    Direction,
+    Implementation,
+    Inputs,
+    OpSpec,
+    ours,
+    provided,
+)
 from fuseline.ops.softmax import impl_eager, reference
 from fuseline.ops.softmax.op import SELECTOR, softmax
 
@@ -25,6 +34,7 @@ SPEC = OpSpec(
     implementations=(
         Implementation("eager", impl_eager.softmax, role="eager"),
         *ours(softmax, SELECTOR, "cpu", "cuda"),
+        *provided(softmax, SELECTOR, "aten"),
     ),
     make_inputs=fusion_cases.make_x,
     differentiable=("x",),
