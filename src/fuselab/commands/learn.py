@@ -57,19 +57,22 @@ def run(
     (spec,) = found
     with Store.open_readonly(Path(measured)) as store:
         cells = [m for m in store.measurements() if m.cell.op == spec.name]
-        (environment, *_) = store.environment()
+        environments = store.environment()
     if not cells:
         raise PlanError(f"--from: {measured} has no cell of {spec.name}")
-    selector, names = _selector(spec, cells[0]), _machine(environment)
+    selector, machines = _selector(spec, cells[0]), sorted({_machine(e) for e in environments})
+    if len(machines) > 1:
+        raise PlanError(f"--from: {measured} is of {', '.join(machines)}, expected one machine")
+    (machine,), (environment, *_) = machines, environments
     facts = selector.auto.facts if selector.auto else {}
     chosen = _facts(selector, facts, by)
     about = {"run": measured} | {k: environment[k] for k in ("gpu", "torch") if k in environment}
     learned = _learn(spec, selector, cells, chosen, about)
-    file = Path(out) if out else rules.user_file(spec.name, names)
+    file = Path(out) if out else rules.user_file(spec.name, machine)
     if file is None:
         raise PlanError("--out: got nothing, expected FILE: there is no home folder to write to")
     if learned.rules:
-        rules.save(file, names, (*learned.rules, *_known_bad(file, facts, selector)))
+        rules.save(file, machine, (*learned.rules, *_known_bad(file, facts, selector)))
     _say(learned, file, selector, as_json)
     return exits.OK if learned.classes else exits.NO_DATA
 
@@ -130,7 +133,11 @@ def _learn(
     found: dict[tuple[str, Class], list[Rule]] = defaultdict(list)
     judged = set()
     for name in (n for n in selector.names[:-1] if n != usual and n in by_impl):
-        barred = {classes.get(_problem(m)) for m in by_impl[name] if m.status not in HARMLESS}
+        barred = {
+            (m.cell.direction, classes.get(_problem(m)))
+            for m in by_impl[name]
+            if m.status not in HARMLESS
+        }
         pairs = pair(by_impl[usual], by_impl[name], across=True)
         verdicts: dict[tuple[str, Class], list[Comparison]] = defaultdict(list)
         for one in compare(pairs, together=True):
@@ -141,7 +148,7 @@ def _learn(
             if len(decided) < CELLS:
                 continue
             judged.add(key)
-            if key[1] not in barred and all(c.verdict is Verdict.FASTER for c in decided):
+            if key not in barred and all(c.verdict is Verdict.FASTER for c in decided):
                 found[key].append(_rule(*key, name, decided, about))
     best = (min(those, key=lambda rule: float(rule.evidence["ratio"])) for those in found.values())
     return Learned(tuple(best), len(judged))

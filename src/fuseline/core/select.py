@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any, NamedTuple
 
 from torch.compiler import is_exporting
@@ -79,9 +80,14 @@ def asked(public: Function, *args: Any, **kwargs: Any) -> Asked:
     Raises what the call would raise of bad arguments; TypeError if it looks nothing up.
     """
     try:
-        public(*args, **{**kwargs, "impl": ASK})
-    except Asked as told:
-        return told
+        takes = "impl" in signature(public).parameters
+    except (TypeError, ValueError):  # no function, or one of C's
+        takes = False
+    if takes:
+        try:
+            public(*args, **{**kwargs, "impl": ASK})
+        except Asked as told:
+            return told
     name = getattr(public, "__name__", repr(public))
     raise TypeError(f"op is {name}, expected a public function of fuseline")
 
