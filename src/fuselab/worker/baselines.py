@@ -116,7 +116,7 @@ def _source(spec: OpSpec, name: str) -> Implementation | None:
     return own.get(name) or (next(natives, spec.eager) if name == ENABLED else spec.eager)
 
 
-def refuse(spec: OpSpec, name: str, direction: Direction, inputs: Inputs) -> None:
+def refuse(spec: OpSpec, name: str, inputs: Inputs, direction: Direction = "fwd") -> None:
     """Raise Unsupported for inputs that an implementation or rival is known not to take."""
     rival = rivals_of(spec).get(name)
     own = next((impl for impl in spec.implementations if impl.name == name), None)

@@ -58,7 +58,7 @@ def admit(problem: Problem, name: str, cost: Cost, eager: Figures | None, emit: 
     before = settings.snapshot(problem.device)
     try:
         fn = baselines.make(problem.spec, name, problem.device.type)
-        baselines.refuse(problem.spec, name, problem.direction, problem.first.inputs)
+        baselines.refuse(problem.spec, name, problem.first.inputs, problem.direction)
         trial.fn, trial.make_calls = fn, lambda count, sets: problem.calls(fn, count, sets)
         versions = problem.versions
         with trial.around, trial.compiling if name == COMPILE else nullcontext():

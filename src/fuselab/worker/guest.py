@@ -19,7 +19,7 @@ from torch import Tensor
 from fuselab.timers import Call
 from fuselab.worker import baselines, specs
 from fuselab.worker.protocol import describe, synchronize
-from fuseline.core.spec import Inputs
+from fuseline.core.spec import Direction, Inputs
 from fuseline.testing import accuracy
 
 Slots = list[tuple[Tensor, ...]]
@@ -112,7 +112,8 @@ class _Served:
 def _implementation(desk: Desk, device: torch.device) -> Callable[[int], Call]:
     spec = specs.load(desk.source)[desk.op]
     fn = baselines.make(spec, desk.impl, device.type)
-    baselines.refuse(spec, desk.impl, "fwd" if desk.dys[0] is None else "bwd", desk.inputs[0])
+    direction: Direction = "fwd" if desk.dys[0] is None else "bwd"
+    baselines.refuse(spec, desk.impl, desk.inputs[0], direction)
 
     def call_on(i: int) -> Call:
         inputs, dys = desk.inputs[i], desk.dys[i]

@@ -59,7 +59,7 @@ def _runs(problem: Problem, name: str) -> bool:
     first = problem.first
     try:
         fn = baselines.make(problem.spec, name, problem.device.type)
-        baselines.refuse(problem.spec, name, problem.direction, first.inputs)
+        baselines.refuse(problem.spec, name, first.inputs, problem.direction)
         with baselines.around(name):
             accuracy.run(fn, problem.spec, first.inputs, problem.direction, first.dys)
         synchronize(problem.device)

@@ -25,7 +25,11 @@ def serving(
     """
     fwd, bwd = (selector.pick(direction, device_type) for direction in ("fwd", "bwd"))
     parts: dict[str, Parts | None] = {c.name: getattr(c, kind) for c in selector.choices}
-    fallback, applies = selector.choices[-1].call, {}
+    applies: dict[tuple[str, str], Function] = {}
+
+    def fallback(*args: Any) -> Any:
+        selector.warn(device_type, *args)
+        return selector.choices[-1].call(*args)
 
     def run(*args: Any) -> Any:
         chosen = parts[_name(fwd, args)]

@@ -203,11 +203,10 @@ class Selector:
     def _pick(self, direction: str, device_type: str) -> str | Function:
         usual = self._decide("auto", device_type)
         mine = self.rules(device_type).of(direction)
-        if usual is None or (not mine and usual.unsupported is None):
+        if not mine and (usual is None or usual.unsupported is None):
             return (usual or self.choices[-1]).name
-
         search = self._search(direction, device_type)
-        if usual.unsupported is not None or any(DTYPE not in rule.where for rule in mine):
+        if usual is None or usual.unsupported or any(DTYPE not in rule.where for rule in mine):
             return search
         # Most calls are told from those that the rules are about by the dtype alone.
         dtypes = {dtype for rule in mine for dtype in getattr(rule.where[DTYPE], "values", ())}
@@ -245,8 +244,14 @@ class Selector:
         """Take no call: tell what it was."""
         raise Asked(self, args)
 
-    def warn(self, device_type: str) -> None:
-        why = "; ".join(f"{c.name}: {c.unavailable(device_type)}" for c in self.order)
+    def warn(self, device_type: str, *args: Any) -> None:
+        """Say that the fallback runs and why no other does; args: where they are why."""
+
+        def reason(name: str) -> str | None:
+            found = (self.refusal(name, d, device_type, *args) for d in DIRECTIONS)
+            return next(filter(None, found), None) if args else self.unavailable(name, device_type)
+
+        why = "; ".join(f"{choice.name}: {reason(choice.name)}" for choice in self.order)
         warnings.warn(
             f"fuseline.{self.op} runs its slow {self.choices[-1].name!r} implementation on "
             f"{device_type}, because no other can: {why}",
