@@ -63,17 +63,17 @@ void launch_slices(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
           a, op, static_cast<unsigned>(slices));
 }
 
-// By as few threads a row as hold it, at least 2^LEAST.
+// By as few threads a row as hold it, at least 2^LEAST, or as many as have an element.
 template <bool WHOLE, typename Shape, int LEAST, typename Op>
 void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  if constexpr (WHOLE && !Shape::IS_BLOCK) {  // or most threads would have no element
-    const int packs = log2_at_least(ceil_div(a.n, Shape::VEC));
-    if (packs < LEAST) return launch_whole<Shape>(a, op, packs, stream);
-  }
-  const int log_width = std::max(LEAST, log2_at_least(ceil_div(a.n, Shape::ITEMS * Shape::VEC)));
+  const int needed = log2_at_least(ceil_div(a.n, Shape::ITEMS * Shape::VEC));
+  const int packs = Shape::IS_BLOCK ? LEAST : log2_at_least(ceil_div(a.n, Shape::VEC));
+  const int log_width = std::max(std::min(LEAST, packs), needed);
   if constexpr (!WHOLE) {
     launch_short<false, typename SkewedShape<Op, Shape>::Short>(a, op, log_width, stream);
   } else if constexpr (Shape::IS_BLOCK || Op::FEW_KERNELS) {
+    launch_whole<Shape>(a, op, log_width, stream);
+  } else if (log_width < LEAST) {
     launch_whole<Shape>(a, op, log_width, stream);
   } else {
     launch_wide<Shape, LEAST>(a, op, stream);
