@@ -154,8 +154,11 @@ void backward_by(BackwardOf<T> a, int64_t rows, int64_t n, cudaStream_t stream) 
   constexpr int VEC = ACCESS == Access::elements ? 1 : kVec<T>;
   a.tiling = backward_tiling<T, VEC>(rows, n);
   const auto blocks = static_cast<unsigned>(a.parts * a.tiling.across);
-  if constexpr (!P::HALF && ACCESS == Access::packs) {
-    if (a.partial) return backward_kernel<F, T, ACCESS, 1><<<blocks, kThreads, 0, stream>>>(a);
+  // One row at a time of fp32's packs with sums; and where a thread has no more: less code.
+  const bool one = ACCESS == Access::packs ? !P::HALF && a.partial
+                                           : a.parts * (kThreads >> a.tiling.log_lanes) >= rows;
+  if constexpr (ACCESS == Access::elements || (ACCESS == Access::packs && !P::HALF)) {
+    if (one) return backward_kernel<F, T, ACCESS, 1><<<blocks, kThreads, 0, stream>>>(a);
   }
   constexpr int ROWS = kOnTheirWay<ACCESS>;
   backward_kernel<F, T, ACCESS, ROWS><<<blocks, kThreads, 0, stream>>>(a);
