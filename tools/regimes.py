@@ -60,7 +60,7 @@ first.
 Computed by the code that launches the kernels, as if for a GPU of 132 multiprocessors with 227 KB
 of shared memory a block (H100, H200) that holds every cluster it is asked about. That needs no GPU:
 `python tools/regimes.py --write`; `tests/cuda_on_cpu/test_regimes.py` compares. Not here: the
-gradients of the norms, and rms_norm_fp8. Reasons: decisions
+gradients of the norms and of the horizontal reductions, and rms_norm_fp8. Reasons: decisions
 [0005](decisions/0005-the-fusion-suite.md), [0015](decisions/0015-rows-from-any-address.md) and
 [0017](decisions/0017-one-row-engine.md).
 

@@ -41,8 +41,8 @@ int64_t forward(const void* x, const void* bias, void* y, const int64_t* sizes,
   if (!axes) return 1;
   by_formula(tanh, backwards, [&](auto formula) {
     pointwise::Problem<Gelu<decltype(formula)::value, T>> a{};
-    a.in[0] = static_cast<const T*>(x);
-    a.in[1] = static_cast<const T*>(bias);
+    a.in[0] = x;
+    a.in[1] = bias;
     a.to = static_cast<T*>(y);
     pointwise::launch(a, *axes, static_cast<int>(sms), nullptr);
   });

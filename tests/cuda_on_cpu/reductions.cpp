@@ -1,5 +1,4 @@
-// The horizontal reductions, chosen and launched as on a GPU: rows, and columns with their
-// gradients.
+// The horizontal reductions, chosen and launched as on a GPU: rows, and columns.
 #include "columns.h"
 #include "ops/horizontal_reduction_pointwise/impl_cuda_rows.cuh"
 #include "ops/horizontal_reduction_reduction/impl_cuda_rows.cuh"
@@ -21,58 +20,27 @@ using columns::of, columns::launch;
     op.sums = sums;                                                                          \
     op.amax = amax;                                                                          \
     fuseline::rows::launch({{x}, {stride}, {}, rows, n}, op, nullptr);                       \
-  }                                                                                          \
-  extern "C" void sum_and_cos_bwd_##name(const T* dcos, const T* x, const T* dsum, T* dx,    \
-                                         int64_t rows, int64_t n, int64_t stride) {          \
-    pointwise::Backward<T> op{};                                                             \
-    op.dsum = dsum;                                                                          \
-    fuseline::rows::launch({{dcos, x}, {n, stride}, {dx}, rows, n}, op, nullptr);            \
   }
-#define EXPORT_COLUMNS(name, T)                                                                   \
-  extern "C" void columns_sum_and_amax_##name(const T* x, T* sums, T* amax, double* counts,       \
-                                              int64_t outer, int64_t n, int64_t inner,            \
-                                              int64_t gap, int64_t sms, int64_t backwards) {      \
-    emulator::backwards = backwards;                                                              \
-    reduction::Forward<T, true> op{};                                                             \
-    op.sums = sums;                                                                               \
-    op.amax = amax;                                                                               \
-    op.counts = counts;                                                                           \
-    launch(of<decltype(op)>(x, outer, n, inner, gap), op, sms);                                   \
-  }                                                                                               \
-  extern "C" void columns_sum_and_amax_bwd_##name(                                                \
-      const T* x, const T* dsum, const T* damax, const T* amax, const double* counts, T* dx,      \
-      int64_t outer, int64_t n, int64_t inner, int64_t gap, int64_t sms, int64_t backwards) {     \
-    emulator::backwards = backwards;                                                              \
-    reduction::Backward<T> op{};                                                                  \
-    op.dsum = dsum;                                                                               \
-    op.damax = damax;                                                                             \
-    op.amax = amax;                                                                               \
-    op.counts = counts;                                                                           \
-    auto a = of<decltype(op)>(x, outer, n, inner, gap);                                           \
-    a.out.of[0] = dx;                                                                             \
-    launch(a, op, sms);                                                                           \
-  }                                                                                               \
-  extern "C" void columns_sum_and_cos_##name(const T* x, T* sums, T* cos, int64_t outer,          \
-                                             int64_t n, int64_t inner, int64_t gap, int64_t sms,  \
-                                             int64_t backwards) {                                 \
-    emulator::backwards = backwards;                                                              \
-    pointwise::Forward<T> op{};                                                                   \
-    op.sums = sums;                                                                               \
-    auto a = of<decltype(op)>(x, outer, n, inner, gap);                                           \
-    a.out.of[0] = cos;                                                                            \
-    launch(a, op, sms);                                                                           \
-  }                                                                                               \
-  extern "C" void columns_sum_and_cos_bwd_##name(const T* x, const T* dsum, const T* dcos, T* dx, \
-                                                 int64_t outer, int64_t n, int64_t inner,         \
-                                                 int64_t gap, int64_t sms, int64_t backwards) {   \
-    emulator::backwards = backwards;                                                              \
-    pointwise::Backward<T> op{};                                                                  \
-    op.dsum = dsum;                                                                               \
-    auto a = of<decltype(op)>(x, outer, n, inner, gap);                                           \
-    a.in[0] = dcos;                                                                               \
-    a.stride[0] = n * inner;                                                                      \
-    a.out.of[0] = dx;                                                                             \
-    launch(a, op, sms);                                                                           \
+#define EXPORT_COLUMNS(name, T)                                                                  \
+  extern "C" void columns_sum_and_amax_##name(const T* x, T* sums, T* amax, double* counts,      \
+                                              int64_t outer, int64_t n, int64_t inner,           \
+                                              int64_t gap, int64_t sms, int64_t backwards) {     \
+    emulator::backwards = backwards;                                                             \
+    reduction::Forward<T, true> op{};                                                            \
+    op.sums = sums;                                                                              \
+    op.amax = amax;                                                                              \
+    op.counts = counts;                                                                          \
+    launch(of<decltype(op)>(x, outer, n, inner, gap), op, sms);                                  \
+  }                                                                                              \
+  extern "C" void columns_sum_and_cos_##name(const T* x, T* sums, T* cos, int64_t outer,         \
+                                             int64_t n, int64_t inner, int64_t gap, int64_t sms, \
+                                             int64_t backwards) {                                \
+    emulator::backwards = backwards;                                                             \
+    pointwise::Forward<T> op{};                                                                  \
+    op.sums = sums;                                                                              \
+    auto a = of<decltype(op)>(x, outer, n, inner, gap);                                          \
+    a.out.of[0] = cos;                                                                           \
+    launch(a, op, sms);                                                                          \
   }
 EXPORT_COLUMNS(f32, float)
 EXPORT_COLUMNS(f64, double)

@@ -447,20 +447,6 @@ def test_shared_rows_that_are_only_reduced(grid, dtype, n) -> None:
         assert alike(again[0].flatten()[:3], found[0][0].flatten()[:3])
 
 
-@pytest.mark.parametrize("n", [1, 300, 10240, 10241])
-@pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_rows_that_are_not_reduced(reductions, dtype, n) -> None:
-    """Long ones in slices, of which each is a block's."""
-    dcos, dsum = rows((3, n), dtype), rows((1, 3), dtype)[0]
-    for stride in (None, n + 3):
-        x, dx = rows((3, n), dtype, stride=stride), torch.full((3, n), torch.nan, dtype=dtype)
-        call(
-            reductions, f"sum_and_cos_bwd_{NAMES[dtype]}", [dcos, x, dsum, dx], [3, n, x.stride(0)]
-        )
-        right = dsum.double()[:, None] - dcos.double() * x.double().sin()
-        assert ((dx.double() - right).abs() <= 2 * torch.finfo(dtype).eps * (1 + right.abs())).all()
-
-
 @pytest.mark.parametrize("sharing", SHARINGS)
 @pytest.mark.parametrize("name", ["layer_norm", "norm_chain"])
 def test_shared_rows_that_one_block_repairs(grid, anywhere, name, sharing) -> None:
@@ -611,13 +597,11 @@ COLUMNS = [(2, 5, 3), (1, 61, 64), (2, 300, 100), (3, 1027, 8), (1, 9001, 33), (
 @pytest.mark.parametrize(("outer", "n", "inner"), COLUMNS)
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
 def test_reductions_of_columns(reductions, dtype, outer, n, inner, gap) -> None:
-    """Sums, largest elements with ties and a NaN, cosines, and the gradients of all four."""
+    """Sums, largest elements with ties and a NaN, cosines."""
     x = torch.full((outer, n * inner + gap), torch.nan, dtype=dtype)[:, : n * inner]
     x = x.view(outer, n, inner).copy_(torch.randn(outer, n, inner).mul(8).round().div(8))
     x[0, n // 2, 0] = torch.nan
     shape, numbers = (outer, inner), [outer, n, inner, gap, 1 if gap else 132]
-    dsum, dother = torch.randn(2, *shape).to(dtype)
-    dcos = torch.randn(outer, n, inner).to(dtype)
 
     def run(name: str, tensors: list[Tensor], out: list[Tensor]) -> list[Tensor]:
         found = []
@@ -631,19 +615,12 @@ def test_reductions_of_columns(reductions, dtype, outer, n, inner, gap) -> None:
 
     per_column = torch.empty(shape, dtype=dtype)
     total, amax, count = run("sum_and_amax", [x], [per_column] * 2 + [per_column.double()])
-    leaf = x.double().requires_grad_()
-    right = leaf.sum(1), leaf.amax(1), leaf.cos()
-    close(total, right[0])
-    assert torch.equal(amax.nan_to_num(), right[1].detach().to(dtype).nan_to_num())
+    close(total, x.double().sum(1))
+    assert torch.equal(amax.nan_to_num(), x.amax(1).nan_to_num())
     assert torch.equal(count, (x == amax[:, None]).sum(1).double())
-    (dx,) = run("sum_and_amax_bwd", [x, dsum, dother, amax, count], [dcos])
-    dys = dsum.double(), dother.double()
-    close(dx, torch.autograd.grad(right[:2], leaf, dys, retain_graph=True)[0])
-    total, cos = run("sum_and_cos", [x], [per_column, dcos])
-    close(total, right[0])
-    close(cos, right[2])
-    (dx,) = run("sum_and_cos_bwd", [x, dsum, dcos], [dcos])
-    close(dx, torch.autograd.grad((right[0], right[2]), leaf, (dys[0], dcos.double()))[0])
+    total, cos = run("sum_and_cos", [x], [per_column, x.contiguous()])
+    close(total, x.double().sum(1))
+    close(cos, x.double().cos())
 
 
 @pytest.mark.parametrize("order", [(3, 2, 1, 0), (0, 3, 2, 1), (2, 0, 3, 1), (1, 3, 0, 2)])

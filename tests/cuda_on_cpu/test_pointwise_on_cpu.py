@@ -6,6 +6,7 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 from cuda_on_cpu.calls import BF16, F32, F64, NAMES, library_fixture, rows, wide
@@ -13,6 +14,8 @@ from cuda_on_cpu.sources import CUDA, CXX
 from torch import Tensor
 
 from fuseline.ops.bias_gelu.reference import longdouble as gelu_longdouble
+from fuseline.ops.horizontal_reduction_pointwise.reference import longdouble as sum_cos_longdouble
+from fuseline.ops.horizontal_reduction_reduction.reference import longdouble as sum_amax_longdouble
 from fuseline.ops.pointwise_chain.reference import longdouble as chain_longdouble
 
 pytestmark = [
@@ -20,7 +23,8 @@ pytestmark = [
     pytest.mark.skipif(CUDA is None, reason="no headers of CUDA"),
 ]
 
-chain, gelu = library_fixture("chain"), library_fixture("gelu")
+chain, gelu, gradients = map(library_fixture, ("chain", "gelu", "gradients"))
+ALL = {**NAMES, torch.float16: "f16"}
 FEW, MANY = (1, 1 << 30), (10**6, 1 << 30)  # multiprocessors, elements of a launch
 PIECES = (1, 90)
 
@@ -73,16 +77,18 @@ def assert_nothing_beside(room: Tensor, numel: int, offset: int = 0) -> None:
     assert (room[32 + offset + numel :] == 7).all()
 
 
-def written(library, name: str, inputs: Sequence[Tensor], *more: int, offset: int = 0) -> Tensor:
-    """The result that lies as the last input does, whatever the order of threads."""
+def written(
+    library, name: str, inputs: Sequence[Tensor], *more: int, offset: int = 0, like: int = -1
+) -> Tensor:
+    """The result that lies as an input does, whatever the order of threads."""
     found = []
     for backwards in (0, 1):
-        to, room = result_of(inputs[-1], offset)
-        function = getattr(library, f"{name}_{NAMES[to.dtype]}")
+        to, room = result_of(inputs[like], offset)
+        function = getattr(library, f"{name}_{ALL[to.dtype]}")
         assert run(function, [*inputs, to], [*inputs, to], *more, backwards) == 0
         assert_nothing_beside(room, to.numel(), offset)
         found.append(to)
-    assert torch.equal(*found)
+    assert torch.equal(*(t.nan_to_num(7.0) for t in found))
     return found[0]
 
 
@@ -246,3 +252,94 @@ def test_gelu_without_rows(gelu) -> None:
         assert run(gelu.backward_f32, [x, x, bias, made, dbias], [x, x, x], 1, 0) == 0
         assert not dbias.any()
     assert run(gelu.backward_f32, [x, x, bias, x, None], [x, x, x], 1, 0) == 0
+
+
+def special(x: Tensor) -> Tensor:
+    """With ties, NaNs and infinities, wherever it lies."""
+    flat = x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,), 0)
+    flat.mul_(4).round_().div_(4)
+    for value, first in ((torch.nan, 3), (torch.inf, 50), (-torch.inf, 90)):
+        flat[first::127] = value
+    return x
+
+
+def of_rows(x: Tensor) -> Iterator[Tensor]:
+    """Random numbers, one a row: one after the other, in steps, the same for all, in any order."""
+    shape = x.shape[:-1]
+    yield torch.randn(shape, dtype=F64).to(x.dtype)
+    yield torch.randn(*shape, 3, dtype=F64).to(x.dtype)[..., 1]
+    yield torch.randn((), dtype=F64).to(x.dtype).expand(shape)
+    yield torch.randn(shape[::-1], dtype=F64).to(x.dtype).permute(tuple(range(len(shape)))[::-1])
+
+
+def along_rows(t: Tensor, x: Tensor) -> Tensor:
+    return t[..., None].expand(x.shape)
+
+
+def assert_gradient(got: Tensor, right: np.ndarray, terms: np.ndarray) -> None:
+    """Within two roundings of the terms; NaN and infinity where these are."""
+    far = ~np.isfinite(right)
+    assert np.array_equal(wide(got)[far], right[far], equal_nan=True)
+    off = abs(wide(got) - np.where(far, 0, right))[~far]
+    assert (off <= 2 * torch.finfo(got.dtype).eps * np.broadcast_to(terms, right.shape)[~far]).all()
+
+
+def assert_sum_and_cos(library, x: Tensor, dcos: Tensor, dsum: Tensor, *size: int) -> None:
+    dx = written(library, "sum_and_cos", [dcos, x, along_rows(dsum, x)], *size, like=1)
+    with np.errstate(invalid="ignore"):
+        (right,) = sum_cos_longdouble("bwd", (wide(dsum), wide(dcos)), wide(x))
+    assert_gradient(dx, right, abs(wide(dsum))[..., None] + abs(wide(dcos)))
+
+
+def assert_sum_and_amax(library, x: Tensor, dsum: Tensor, damax: Tensor, *size: int) -> None:
+    amax = x.amax(-1)
+    count = (x == amax[..., None]).sum(-1).double()
+    given = [along_rows(t, x) for t in (dsum, damax, amax, count)]
+    dx = written(library, "sum_and_amax", [x, *given], *size, like=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        (right,) = sum_amax_longdouble("bwd", (wide(dsum), wide(damax)), wide(x))
+    assert_gradient(dx, right, (abs(wide(dsum)) + abs(wide(damax)))[..., None])
+
+
+@pytest.mark.parametrize("size", [FEW, MANY, PIECES])
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_gradients_of_rows_of_any_layout(gradients, dtype, size) -> None:
+    for i, x in enumerate(layouts(dtype)):
+        special(x)
+        *rows, steps, one, other = of_rows(x)
+        steps_of_x = torch.randn(*x.shape, 2, dtype=F64).to(dtype)[..., 0]
+        dcos = [torch.randn(x.shape, dtype=F64).to(dtype), steps_of_x, x.clone()][i % 3]
+        for dsum, damax in ((rows[0], steps), (one, other)):
+            assert_sum_and_cos(gradients, x, dcos, dsum, *size)
+            assert_sum_and_amax(gradients, x, dsum, damax, *size)
+
+
+# A pack in one row, in two, in more; one row; one element a row; tails.
+@pytest.mark.parametrize(
+    "shape", [(90, 104), (101, 103), (1000, 8), (1100, 9), (2500, 4), (3001, 3), (9001, 1), (9001,)]
+)
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_gradients_of_dense_rows(gradients, dtype, shape) -> None:
+    for offset in (0, 3):
+        x = special(laid(shape, torch.empty(shape).stride(), dtype, offset))
+        dsum, damax, *_ = of_rows(x)
+        dcos = torch.randn(shape, dtype=F64).to(dtype)
+        assert_sum_and_cos(gradients, x, dcos, dsum, *FEW)
+        assert_sum_and_amax(gradients, x, dsum, damax, *FEW)
+
+
+# Pairs of columns, single ones, in slices; less than a warp, and few, which other kernels have.
+@pytest.mark.parametrize(
+    ("outer", "n", "inner"),
+    [(2, 61, 100), (3, 130, 33), (1, 300, 64), (2, 4, 1301), (1, 900, 16), (3, 5, 40)],
+)
+@pytest.mark.parametrize("dtype", ALL, ids=str)
+def test_gradients_of_columns(gradients, dtype, outer, n, inner) -> None:
+    """Rows that lie side by side: of a dense x, of one with gaps, from odd addresses."""
+    for gap, offset in ((0, 0), (8, 0), (1, 0), (2, 1)):
+        strides = (n * (inner + gap), 1, inner + gap)
+        x = special(laid((outer, inner, n), strides, dtype, offset))
+        dcos = x.clone() if gap else torch.randn(x.shape, dtype=F64).to(dtype)
+        for dsum, damax in zip(*(of_rows(x) for _ in "ab"), strict=True):
+            assert_sum_and_cos(gradients, x, dcos, dsum, *FEW)
+            assert_sum_and_amax(gradients, x, dsum, damax, *FEW)

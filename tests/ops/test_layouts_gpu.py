@@ -68,18 +68,22 @@ def test_a_transposed_input_takes_one_kernel_and_no_copy(name: str) -> None:
     assert native.copies() == before
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["bias_gelu", "pointwise_chain"])
-def test_pointwise_operators_copy_nothing(name: str, dtype: torch.dtype) -> None:
-    """Gaps, steps, repeated elements, any address, few and many: the bits of a contiguous input."""
+def layouts(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    """Gaps, steps, repeated elements, any address, few and many."""
     stored = torch.randn(40, 30, 3000, device="cuda").to(dtype)
     odd = torch.randn(900, 2047, device="cuda").to(dtype)
-    layouts = (
+    return (
         stored[:, :7, 1:20], stored[:, :, 3:2051], stored[..., ::3], stored[:1].expand(9, 30, 3000),
         stored[..., :1].expand(40, 30, 70), stored[:, 1:, :90].transpose(0, 1),
         stored[:2, :9, :11].permute(2, 0, 1), odd, odd[0, 1:], odd[1:, 5:], odd[:, :1],
     )  # fmt: skip
-    for x in layouts:
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["bias_gelu", "pointwise_chain"])
+def test_pointwise_operators_copy_nothing(name: str, dtype: torch.dtype) -> None:
+    """The bits of a contiguous input."""
+    for x in layouts(dtype):
         inputs = inputs_with(table.load()[name], x)
         plain = {n: t.detach().contiguous().requires_grad_() for n, t in inputs.items()}
         dy = torch.randn((), device="cuda").to(dtype).expand(x.shape)
@@ -93,6 +97,47 @@ def test_pointwise_operators_copy_nothing(name: str, dtype: torch.dtype) -> None
         assert torch.equal(grads[0], right[0])
         eps = 8 * torch.finfo(dtype).eps
         torch.testing.assert_close(grads, right, rtol=eps, atol=eps * right[-1].abs().max().item())
+
+
+def gradients_of_reductions(
+    x: torch.Tensor, dcos: torch.Tensor, *of_rows: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dsum, damax, amax, count = of_rows
+    return (
+        torch.ops.fuseline._horizontal_reduction_pointwise_bwd(dsum, dcos, x),
+        torch.ops.fuseline._horizontal_reduction_reduction_bwd(dsum, damax, x, amax, count),
+    )
+
+
+def of_rows(x: torch.Tensor) -> list[torch.Tensor]:
+    """dsum in steps, damax one for all, amax and count."""
+    amax = x.amax(-1)
+    dsum = torch.randn(*amax.shape, 2, device="cuda").to(x.dtype)[..., 1]
+    one = torch.randn((), device="cuda").to(x.dtype)
+    return [dsum, one.expand(amax.shape), amax, (x == amax[..., None]).sum(-1).double()]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gradients_of_reductions_copy_nothing(dtype: torch.dtype) -> None:
+    """The bits of contiguous inputs, rows side by side too."""
+    for x in (*layouts(dtype), torch.randn(999, 1500, device="cuda").to(dtype).T):
+        given = [x, x, *of_rows(x)]
+        before = native.copies()
+        found = gradients_of_reductions(*given)
+        assert native.copies() == before
+        for a, b in zip(
+            found, gradients_of_reductions(*(t.contiguous() for t in given)), strict=True
+        ):
+            assert torch.equal(a, b)
+
+
+def test_what_rows_have_is_copied_of_many_orders() -> None:
+    """Of more axes than kernels have."""
+    x = torch.randn(3, 4, 5, 2, 3, 7, device="cuda").permute(4, 3, 2, 1, 0, 5)
+    given = [x, x, *of_rows(x)]
+    right = gradients_of_reductions(*(t.contiguous() for t in given))
+    for a, b in zip(gradients_of_reductions(*given), right, strict=True):
+        assert torch.equal(a, b)
 
 
 def test_gradients_that_transpose_are_copied_by_tiles() -> None:

@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 template <Formula F, typename T_>
 struct Gelu {
   using T = T_;
-  static constexpr int INPUTS = 2;
+  static constexpr int INPUTS = 2, OF_ROWS = 0;
   static constexpr bool RUNS = false;
 
   template <int VEC>

@@ -2,7 +2,9 @@
 #include <tuple>
 
 #include "fuseline/cuda/columns/column_tensors.cuh"
+#include "fuseline/cuda/pointwise/pointwise_tensors.cuh"
 #include "impl_args.h"
+#include "impl_cuda_gradient.cuh"
 #include "impl_cuda_rows.cuh"
 
 namespace fuseline::horizontal_reduction_pointwise {
@@ -18,7 +20,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x) {
     using T = std::remove_pointer_t<decltype(t)>;
     Forward<T> op{};
     op.sums = static_cast<T*>(sum.mutable_data_ptr());
-    ordered.run(op, {cos}, x);
+    ordered.run(op, {cos});
   });
   return {ordered.made(sum), cos};
 }
@@ -26,14 +28,12 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x) {
 Tensor backward(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
   check_bwd(dsum, dcos, x);
   Tensor dx = allocate_as(x);
-  const MemoryOrder order(dx);
-  const rows::InOrder ordered(order, x);
-  const Tensor of_sum = ordered.given(dsum);
+  if (x.numel() == 0) return dx;
+  const DeviceScope scope(device_of(x).index);
   for_dtype(x.scalar_type(), [&](auto* t) {
-    using T = std::remove_pointer_t<decltype(t)>;
-    Backward<T> op{};
-    op.dsum = static_cast<const T*>(of_sum.const_data_ptr());
-    ordered.run(op, {dx}, dcos, x);
+    using pointwise::operand;
+    pointwise::run<Backward<std::remove_pointer_t<decltype(t)>>>(
+        {operand(dcos, dx), operand(x, dx), pointwise::of_rows(dsum)}, dx);
   });
   return dx;
 }

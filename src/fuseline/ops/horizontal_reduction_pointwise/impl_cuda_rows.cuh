@@ -1,4 +1,4 @@
-// Sum and cosine, and their gradient, for the kernels of row_cuda.cuh.
+// Sum and cosine for the kernels of row_cuda.cuh.
 #pragma once
 
 #include "fuseline/cuda/rows/row_cuda.cuh"
@@ -44,33 +44,6 @@ struct Forward : rows::NoEpilogueOperands {
   __device__ void finish(const Row& row, int64_t index) const {
     sums[index] = round_to<T>(static_cast<S>(row));
   }
-};
-
-// dx = dsum - dcos * sin(x), of (dcos, x).
-template <typename T_>
-struct Backward : rows::NoEpilogueOperands {
-  using T = T_;
-  using S = Stat<T>;
-  using Again = Backward;
-  using Row = S;
-  static constexpr int INPUTS = 2, ROUNDS = 0;
-  static constexpr bool INTENSE = true;
-  const T* dsum;
-
-  static __device__ S nothing() { return 0; }
-  Again again() const { return *this; }
-  __device__ Row begin(const ArgsOf<Backward>&, int64_t index) const {
-    return to_stat(dsum[index]);
-  }
-  template <int VEC>
-  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
-                                                rows::NoOperands) const {
-    Values<S, VEC> dx = cos_sin<false, true, T>(pack.v[1]).sin;
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) dx.v[v] = row - pack.v[0].v[v] * dx.v[v];
-    return dx;
-  }
-  __device__ void finish(const Row&, int64_t) const {}
 };
 
 }  // namespace fuseline::horizontal_reduction_pointwise

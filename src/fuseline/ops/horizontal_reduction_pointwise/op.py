@@ -17,9 +17,9 @@ def horizontal_reduction_pointwise(x: Tensor, impl: str = "auto") -> Pair:
 
     sum = sum(x, -1), cos = cos(x).
 
-    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made of one with
-          gaps or repeated elements, unless its last stride is 1 and the leading dimensions collapse
-          to one row stride.
+    x     (..., N), float64, float32, float16 or bfloat16; any layout. One copy is made, on a GPU
+          forward only, of one with gaps or repeated elements, unless its last stride is 1 and the
+          leading dimensions collapse to one row stride.
     impl  "auto", or one of "cuda", "cpu", "eager" (the two operations).
 
     Returns (sum, cos) of x's dtype, rounded once; sum has x's shape without its last dimension and

@@ -3,7 +3,9 @@
 #include <tuple>
 
 #include "fuseline/cuda/columns/column_tensors.cuh"
+#include "fuseline/cuda/pointwise/pointwise_tensors.cuh"
 #include "impl_args.h"
+#include "impl_cuda_gradient.cuh"
 #include "impl_cuda_rows.cuh"
 
 namespace fuseline::horizontal_reduction_reduction {
@@ -24,8 +26,7 @@ auto forward(const Tensor& x) {
     op.sums = static_cast<T*>(sum.mutable_data_ptr());
     op.amax = static_cast<T*>(amax.mutable_data_ptr());
     if (COUNTS) op.counts = static_cast<double*>(count->mutable_data_ptr());
-    const rows::Made<decltype(op)> nothing{};
-    ordered.run(op, nothing, x);
+    ordered.run(op, {});
   });
   const std::tuple found{ordered.made(sum), ordered.made(amax)};
   if constexpr (COUNTS) {
@@ -39,18 +40,13 @@ Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const 
                 const Tensor& count) {
   check_bwd(dsum, damax, x, amax, count);
   Tensor dx = allocate_as(x);
-  const MemoryOrder order(dx);
-  const rows::InOrder ordered(order, x);
-  const Tensor of_rows[] = {ordered.given(dsum), ordered.given(damax), ordered.given(amax),
-                            ordered.given(count)};
+  if (x.numel() == 0) return dx;
+  const DeviceScope scope(device_of(x).index);
   for_dtype(x.scalar_type(), [&](auto* t) {
-    using T = std::remove_pointer_t<decltype(t)>;
-    Backward<T> op{};
-    op.dsum = static_cast<const T*>(of_rows[0].const_data_ptr());
-    op.damax = static_cast<const T*>(of_rows[1].const_data_ptr());
-    op.amax = static_cast<const T*>(of_rows[2].const_data_ptr());
-    op.counts = static_cast<const double*>(of_rows[3].const_data_ptr());
-    ordered.run(op, {dx}, x);
+    using pointwise::of_rows;
+    pointwise::run<Backward<std::remove_pointer_t<decltype(t)>>>(
+        {pointwise::operand(x, dx), of_rows(dsum), of_rows(damax), of_rows(amax), of_rows(count)},
+        dx);
   });
   return dx;
 }

@@ -1,4 +1,4 @@
-// Sum and largest element, and their gradient, for the kernels of row_cuda.cuh.
+// Sum and largest element for the kernels of row_cuda.cuh.
 #pragma once
 
 #include "fuseline/cuda/rows/row_cuda.cuh"
@@ -125,36 +125,6 @@ struct Forward : rows::NoEpilogueOperands {
     amax[index] = round_to<T>(row.most);
     if constexpr (COUNTS) counts[index] = static_cast<double>(row.count);
   }
-};
-
-// dx = dsum and, where x is the largest, its share of damax; NaN in a row with a NaN.
-template <typename T_>
-struct Backward : rows::NoEpilogueOperands {
-  using T = T_;
-  using S = Stat<T>;
-  using Again = Backward;
-  static constexpr int INPUTS = 1, ROUNDS = 0;
-  struct Row {
-    S amax, most, least;
-  };
-  const T *dsum, *damax, *amax;
-  const double* counts;
-
-  static __device__ S nothing() { return 0; }
-  Again again() const { return *this; }
-  __device__ Row begin(const ArgsOf<Backward>&, int64_t index) const {
-    const S sum = to_stat(dsum[index]), count = static_cast<S>(counts[index]);
-    const S largest = to_stat(amax[index]);
-    return {largest, sum + to_stat(damax[index]) / count, count == 0 ? largest : sum};
-  }
-  template <int VEC>
-  __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Backward, VEC>& pack,
-                                                rows::NoOperands) const {
-    Values<S, VEC> dx = pack.v[0];
-    for (S& v : dx.v) v = v == row.amax ? row.most : row.least;
-    return dx;
-  }
-  __device__ void finish(const Row&, int64_t) const {}
 };
 
 }  // namespace fuseline::horizontal_reduction_reduction

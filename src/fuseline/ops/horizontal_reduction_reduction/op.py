@@ -17,9 +17,9 @@ def horizontal_reduction_reduction(x: Tensor, impl: str = "auto") -> Pair:
 
     sum = sum(x, -1), amax = max(x, -1).
 
-    x     (..., N) with N > 0, float64, float32, float16 or bfloat16; any layout. One copy is made
-          of one with gaps or repeated elements, unless its last stride is 1 and the leading
-          dimensions collapse to one row stride.
+    x     (..., N) with N > 0, float64, float32, float16 or bfloat16; any layout. One copy is
+          made, on a GPU forward only, of one with gaps or repeated elements, unless its last stride
+          is 1 and the leading dimensions collapse to one row stride.
     impl  "auto", or one of "cuda", "cpu", "eager" (the two operations).
 
     Returns (sum, amax), contiguous, of x's dtype and x's shape without its last dimension. The sum

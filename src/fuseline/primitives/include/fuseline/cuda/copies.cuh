@@ -27,7 +27,7 @@ struct Side {
 };
 
 // A block copies `runs` x `lines` elements.
-struct Tiles {
+struct CopyTiles {
   Copy copy;
   int runs, lines;
   Divider run_tiles, line_tiles, other;
@@ -64,7 +64,8 @@ __device__ __forceinline__ int second_of_pair(const T* base, int64_t stride, int
 }
 
 template <typename T>
-__device__ __forceinline__ void to_others(const Tiles& t, unsigned block, const T*& from, T*& to) {
+__device__ __forceinline__ void to_others(const CopyTiles& t, unsigned block, const T*& from,
+                                          T*& to) {
   const unsigned at = t.other.rest(block);
   from += times(at, t.copy.others[0].from) + times(block, t.copy.others[1].from);
   to += times(at, t.copy.others[0].to) + times(block, t.copy.others[1].to);
@@ -94,7 +95,7 @@ __device__ __forceinline__ void in_batches(int rows, int left, const Visits&... 
 // shared memory, where neighbouring lanes read every other row.
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads, 6)
-    transpose_kernel(const T* from, T* to, const __grid_constant__ Tiles t) {
+    transpose_kernel(const T* from, T* to, const __grid_constant__ CopyTiles t) {
   using Word = TileWord<T>;
   constexpr int PAIR = kTilePair<T>, EACH = kTileEach<T>;
   __shared__ Word tile[kTileBytes / sizeof(Word)];
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(kTileThreads, 6)
 // Neighbouring threads write neighbours of a line.
 template <typename T>
 __global__ void __launch_bounds__(kTileThreads, 6)
-    direct_kernel(const T* from, T* to, const __grid_constant__ Tiles t) {
+    direct_kernel(const T* from, T* to, const __grid_constant__ CopyTiles t) {
   unsigned block = blockIdx.x, thread = threadIdx.x;
   const int column = t.threads.by_words.rest(thread), row = thread;
   const Axis &runs = t.copy.run, &lines = t.copy.line;

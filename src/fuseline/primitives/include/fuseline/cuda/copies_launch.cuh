@@ -123,7 +123,7 @@ inline Side side(int64_t words, int pair) {
 
 template <typename Kernel, typename T>
 cudaError_t launch_tiles(Kernel* kernel, int share, PerDeviceCache& done, const T* from, T* to,
-                         Tiles& t, cudaStream_t stream) {
+                         CopyTiles& t, cudaStream_t stream) {
   const Copy& c = t.copy;
   const int64_t across = ceil_div(c.run.size, t.runs), along = ceil_div(c.line.size, t.lines);
   const int64_t blocks = across * along * c.others[0].size * c.others[1].size;
@@ -149,7 +149,7 @@ cudaError_t launch_transpose(const T* from, T* to, const Copy& c, cudaStream_t s
   const auto address = [](const void* p) { return reinterpret_cast<uintptr_t>(p) / sizeof(T); };
   const int64_t odd_from = odd(address(from) | c.line.from | c.others[0].from | c.others[1].from);
   const int64_t odd_to = odd(address(to) | c.run.to | c.others[0].to | c.others[1].to);
-  Tiles t{c};
+  CopyTiles t{c};
   const int64_t words = std::min(MOST, full * std::max<int64_t>(1, full_lines / c.line.size));
   t.runs = even_piece(c.run.size, (words - odd_from) * PAIR, PAIR);
   t.read = side(t.runs / PAIR + odd_from, PAIR);
@@ -168,7 +168,7 @@ cudaError_t launch_transpose(const T* from, T* to, const Copy& c, cudaStream_t s
 
 template <typename T>
 cudaError_t launch_direct(const T* from, T* to, const Copy& c, cudaStream_t stream) {
-  Tiles t{c};
+  CopyTiles t{c};
   const int64_t enough = int64_t{2 * kTileThreads} * multiprocessors();  // threads
   const int64_t each = std::min<int64_t>(std::max<int64_t>(c.numel() / enough, 1), kDirectEach<T>);
   t.along_line = c.run.from != 1 && c.line.size >= kTileThreads * kDirectEach<T>;

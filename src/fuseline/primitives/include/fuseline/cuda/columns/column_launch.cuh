@@ -92,14 +92,10 @@ struct ColumnLaunch {
     using Again = typename Op::Again;
     constexpr int ITEMS = Sizes::SLICE_ITEMS, THREADS = Sizes::width_of(kLine, VEC) * kSliceDepth;
     const auto kernel = column_slice_kernel<Again, VEC, ITEMS, THREADS>;
-    const auto depth = static_cast<int>(
-        Op::ROUNDS > 0 ? kSliceDepth : std::clamp<int64_t>(ceil_div(a.n, ITEMS), 1, kSliceDepth));
-    SlicePlan plan = Sizes::slices(a.n, depth * ITEMS);
-    const ColumnBlock b = block({log2_at_most(THREADS / depth), depth, 1}, plan.pieces);
-    if constexpr (Op::ROUNDS > 0) {
-      const int64_t bytes = kPartsBefore<Again, Op::ROUNDS> * plan.pieces * a.rows;
-      plan.parts = static_cast<unsigned char*>(allocate(bytes));
-    }
+    SlicePlan plan = Sizes::slices(a.n, kSliceDepth * ITEMS);
+    const ColumnBlock b = block({log2_at_most(THREADS / kSliceDepth), kSliceDepth, 1}, plan.pieces);
+    const int64_t bytes = kPartsBefore<Again, Op::ROUNDS> * plan.pieces * a.rows;
+    plan.parts = static_cast<unsigned char*>(allocate(bytes));
     for (; plan.round <= Op::ROUNDS; ++plan.round) {
       const bool only_ends = (Op::OUTPUTS == 0 || Op::APART) && plan.round == Op::ROUNDS;
       const dim3 grid(blocks(b), only_ends ? 1 : plan.pieces);
@@ -109,10 +105,8 @@ struct ColumnLaunch {
 
   template <typename Allocate>
   void run(Allocate& allocate) const {
-    if constexpr (Op::ROUNDS > 0) {
-      if (a.n <= Sizes::SHORT) return held<Sizes::FEW, Sizes::FEW == Sizes::SHORT>();
-      if (a.n <= (Op::APART ? kApart : Sizes::MOST)) return held<Sizes::ITEMS, false>();
-    }
+    if (a.n <= Sizes::SHORT) return held<Sizes::FEW, Sizes::FEW == Sizes::SHORT>();
+    if (a.n <= (Op::APART ? kApart : Sizes::MOST)) return held<Sizes::ITEMS, false>();
     in_slices(allocate);
   }
 };

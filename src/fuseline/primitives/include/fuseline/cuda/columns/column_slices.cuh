@@ -1,6 +1,5 @@
 // The kernel of long columns, in slices. A launch for each sum leaves the parts of all slices,
 // which the next ones read, and the last launch writes: blocks share a column and wait for nobody.
-// Of operators without sums it is the only one.
 #pragma once
 
 #include "fuseline/cuda/columns/column_cuda.cuh"

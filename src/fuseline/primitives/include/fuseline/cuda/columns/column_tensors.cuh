@@ -47,9 +47,9 @@ void run_along(const Op& op, int64_t dim, const Tensor& out, const Inputs&... in
   run_along(op, dim, Made<Op>{out}, inputs...);
 }
 
-// An operator along the last dimension of tensors of the shape of `x`, in `order`, and its tensors
-// of one element a row. Kernels of columns find their places in the logical order; what belongs to
-// rows, or to columns of too many dimensions, is copied where that order is another.
+// An operator along the last dimension of `x`, in `order`, and its tensors of one element a row.
+// Kernels of columns find their places in the logical order; what belongs to rows, or to columns of
+// too many dimensions, is copied where that order is another.
 class InOrder {
  public:
   InOrder(const MemoryOrder& order, const Tensor& x)
@@ -68,13 +68,10 @@ class InOrder {
     return copies_ ? order_.allocate_one_a_row(x_, dtype) : allocate_one_a_row(x_, dtype);
   }
   Tensor made(const Tensor& t) const { return copies_ ? order_.undo_rows(t) : t; }
-  Tensor given(const Tensor& t) const {
-    return copies_ ? order_.of_rows(t) : counted_contiguous(t);
-  }
 
-  template <typename Op, typename... Inputs>
-  void run(const Op& op, const Made<Op>& made, const Inputs&... inputs) const {
-    run_along(op, dim_, places_, made, order_.of(inputs)...);
+  template <typename Op>
+  void run(const Op& op, const Made<Op>& made) const {
+    run_along(op, dim_, places_, made, order_.of(x_));
   }
 
  private:

@@ -53,16 +53,6 @@ void launch_wide(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
   launch_whole<typename Shape::template Wide<LOG_WIDTH>>(a, op, LOG_WIDTH, stream);
 }
 
-// A row of an operator without sums by as many blocks as it has slices.
-template <bool WHOLE, typename Op>
-void launch_slices(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
-  constexpr int THREADS = 256, VEC = kRowVec<typename Op::T>;
-  const int64_t slices = ceil_div(a.n, THREADS * VEC);
-  row_slice_kernel<Op, VEC, WHOLE, THREADS>
-      <<<static_cast<unsigned>(a.rows * slices), THREADS, 0, stream>>>(
-          a, op, static_cast<unsigned>(slices));
-}
-
 // By as few threads a row as hold it, at least 2^LEAST, or as many as have an element.
 template <bool WHOLE, typename Shape, int LEAST, typename Op>
 void launch_held(const ArgsOf<Op>& a, const Op& op, cudaStream_t stream) {
@@ -313,9 +303,7 @@ bool launch_spread(const ArgsOf<Op>& a, const Op& op, cudaStream_t s) {
 template <bool WHOLE, typename Op, typename Allocate>
 void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocate& allocate) {
   constexpr bool PLAIN = std::is_base_of_v<NoEpilogueOperands, Op>;
-  if constexpr (Op::ROUNDS > 0) {
-    if (launch_pieces<WHOLE>(a, op, s, allocate)) return;
-  }
+  if (launch_pieces<WHOLE>(a, op, s, allocate)) return;
   if constexpr (kRowVec<typename Op::T> == 1) {
     if (launch_spread(a, op, s)) return;
   } else if constexpr (PLAIN) {
@@ -323,9 +311,7 @@ void launch_of_length(const ArgsOf<Op>& a, const Op& op, cudaStream_t s, Allocat
   } else {
     if (launch_in_block_with_operands<WHOLE>(a, op, s)) return;
   }
-  if constexpr (Op::ROUNDS == 0) {
-    launch_slices<WHOLE>(a, op, s);
-  } else if constexpr (PLAIN) {
+  if constexpr (PLAIN) {
     launch_beyond_block<WHOLE>(a, op, s);
   } else {
     launch_beyond_block_with_operands<WHOLE>(a, op, s);

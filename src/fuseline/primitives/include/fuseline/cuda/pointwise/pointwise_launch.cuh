@@ -10,24 +10,25 @@ namespace {
 // Elements that a piece may have.
 constexpr int64_t kMostOfPiece = 1 << 30;
 
-// The inputs' axes, the last side of which is the order of the run.
-template <int INPUTS>
-Places<INPUTS> places_of(const Axes<INPUTS + 1>& axes) {
-  Places<INPUTS> p{};
+// Those of these axes, the last side of which is the order of the run.
+template <int SIDES, int INPUTS = SIDES>
+Places<SIDES, INPUTS> places_of(const Axes<SIDES + 1>& axes) {
+  Places<SIDES, INPUTS> p{};
   p.numel = static_cast<unsigned>(axes.numel());
   p.axes = std::max(1, axes.count);
-  p.all_dense = true;
+  p.all_dense = p.along_rows = true;
   for (int k = 0; k < INPUTS; ++k) p.dense[k] = true;
   p.sizes[0] = divider(1);  // of a single element
   for (int d = 0; d < axes.count; ++d) {
     const auto& axis = axes.of[axes.count - 1 - d];
     p.sizes[d] = divider(std::min(axis.size, kMostOfPiece));  // more is one axis, and not divided
+    for (int k = 0; k < SIDES; ++k) p.steps[k][d] = axis.steps[k];
     for (int k = 0; k < INPUTS; ++k) {
-      p.steps[k][d] = axis.steps[k];
-      p.dense[k] &= axis.steps[k] == axis.steps[INPUTS];
+      p.dense[k] &= axis.steps[k] == axis.steps[SIDES];
       p.all_dense &= p.dense[k];
     }
   }
+  for (int k = INPUTS; k < SIDES; ++k) p.along_rows &= p.steps[k][0] == 0;
   return p;
 }
 
@@ -55,15 +56,19 @@ cudaError_t launch_run(const Problem<Op>& a, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-// Of a run of more than a GPU's threads have at once. Much to do for a thread hides more, little
-// begins sooner.
+// Of a run of more than a GPU's threads have at once. Much to do for a thread hides more, as the
+// rows that it finds do; little begins sooner.
 template <typename Op>
 cudaError_t launch_long_run(const Problem<Op>& a, cudaStream_t stream) {
   constexpr bool HALF = sizeof(typename Op::T) == 2;
-  if constexpr (HALF || Op::INPUTS > 1) {
-    if (a.places.numel > 32 << 20) return launch_run<Op, 64>(a, stream);
+  if constexpr (Op::OF_ROWS > 0) {
+    return launch_run<Op, 32>(a, stream);
+  } else {
+    if constexpr (HALF || Op::INPUTS > 1) {
+      if (a.places.numel > 32 << 20) return launch_run<Op, 64>(a, stream);
+    }
+    return launch_run<Op, HALF ? 32 : 16>(a, stream);
   }
-  return launch_run<Op, HALF ? 32 : 16>(a, stream);
 }
 
 // Packs of 16 bytes where there is enough for all multiprocessors to do. Of little each thread has
@@ -74,24 +79,71 @@ cudaError_t launch_piece(const Problem<Op>& a, int sms, cudaStream_t stream) {
   using T = typename Op::T;
   constexpr int WIDE = kVec<T>, NARROW = sizeof(T) == 2 ? 2 : 1;
   constexpr int64_t FEW = 512 * NARROW, MANY = 1024 * WIDE;  // elements of a multiprocessor
-  const Places<Op::INPUTS>& p = a.places;
-  bool wide = p.numel > FEW * sms && p.sizes[0].by >= WIDE, whole = aligned<T>(a.to, 0);
+  const auto& p = a.places;
+  const bool packs = p.sizes[0].by >= WIDE && p.along_rows;
+  bool wide = p.numel > FEW * sms && packs, whole = aligned<T>(a.to, 0);
   for (int k = 0; k < Op::INPUTS; ++k) {
     wide &= p.dense[k] || p.steps[k][0] == 0 || p.steps[k][0] == 1;
     whole &= aligned<T>(a.in[k], 0);
   }
   if constexpr (Op::RUNS) {
-    if (p.all_dense && whole && p.numel > MANY * sms) return launch_long_run(a, stream);
+    if (p.all_dense && whole && packs && p.numel > MANY * sms) return launch_long_run(a, stream);
   }
   return wide ? launch_packs<Op, WIDE>(a, stream) : launch_packs<Op, NARROW>(a, stream);
 }
 
+// Many elements of rows that lie side by side. False of others.
+template <typename Op>
+bool launch_columns(Problem<Op> a, Axes<kSides<Op> + 1> axes, int sms, cudaStream_t stream) {
+  using T = typename Op::T;
+  constexpr int PAIR = sizeof(T) == 2 ? 2 : 1;
+  constexpr int64_t MANY = 1024 * kVec<T>, FULL = kResidentThreads;  // of a multiprocessor
+  constexpr int64_t LEAST = 4, MOST = 32, GRID = 65535;              // of a thread; of blocks
+  if (axes.count < 2 || axes.numel() < MANY * sms) return false;
+  const auto side_by_side = axes.of[axes.count - 1], down = axes.of[axes.count - 2];
+  const auto along_rows = [](const auto& axis) {
+    return std::all_of(axis.steps + Op::INPUTS, axis.steps + kSides<Op>,
+                       [](int64_t step) { return step == 0; });
+  };
+  if (along_rows(side_by_side) || !along_rows(down) || side_by_side.size < kWarp) return false;
+  bool pairs = side_by_side.size % PAIR == 0 && aligned<T, PAIR>(a.to, 0);
+  for (int k = 0; k < Op::INPUTS; ++k) {
+    pairs &= side_by_side.steps[k] == 1 && aligned<T, PAIR>(a.in[k], 0);
+    for (int d = 0; d + 1 < axes.count; ++d) pairs &= axes.of[d].steps[k] % PAIR == 0;
+  }
+  const int vec = pairs ? PAIR : 1;
+  const int64_t each = std::clamp(ceil_div(axes.numel() / vec, FULL * sms), LEAST, MOST);
+  axes.of[--axes.count - 1] = side_by_side;
+  a.places = places_of<kSides<Op>, Op::INPUTS>(axes);
+  Down<Op::INPUTS> by{};
+  by.size = static_cast<unsigned>(down.size);
+  by.each = static_cast<unsigned>(std::max(each, ceil_div(down.size, GRID)));
+  std::copy_n(down.steps, Op::INPUTS, by.steps);
+  const dim3 grid(static_cast<unsigned>(ceil_div(a.places.numel, int64_t{kThreads} * vec)),
+                  static_cast<unsigned>(ceil_div(down.size, by.each)));
+  const auto kernel = pairs ? columns_kernel<Op, PAIR> : columns_kernel<Op, 1>;
+  kernel<<<grid, kThreads, 0, stream>>>(a, by);
+  return true;
+}
+
+// Of an element of operand k.
+template <typename Op>
+int64_t bytes_of(int k) {
+  if constexpr (Op::OF_ROWS > 0) {
+    if (k >= Op::INPUTS) return Op::ROW_BYTES[k - Op::INPUTS];
+  }
+  return sizeof(typename Op::T);
+}
+
 // In pieces of at most `most` elements, halves of the slowest axis.
 template <typename Op>
-cudaError_t launch(Problem<Op> a, Axes<Op::INPUTS + 1> axes, int sms, cudaStream_t stream,
+cudaError_t launch(Problem<Op> a, Axes<kSides<Op> + 1> axes, int sms, cudaStream_t stream,
                    int64_t most = kMostOfPiece) {
   if (axes.numel() <= most) {
-    a.places = places_of<Op::INPUTS>(axes);
+    if constexpr (Op::OF_ROWS > 0) {
+      if (launch_columns(a, axes, sms, stream)) return cudaGetLastError();
+    }
+    a.places = places_of<kSides<Op>, Op::INPUTS>(axes);
     return launch_piece(a, sms, stream);
   }
   auto& outer = axes.of[0];
@@ -104,8 +156,10 @@ cudaError_t launch(Problem<Op> a, Axes<Op::INPUTS + 1> axes, int sms, cudaStream
   outer.size = half;
   const cudaError_t error = launch(a, axes, sms, stream, most);
   if (error != cudaSuccess) return error;
-  for (int k = 0; k < Op::INPUTS; ++k) a.in[k] += half * outer.steps[k];
-  a.to += half * outer.steps[Op::INPUTS];
+  for (int k = 0; k < kSides<Op>; ++k) {
+    a.in[k] = static_cast<const char*>(a.in[k]) + half * outer.steps[k] * bytes_of<Op>(k);
+  }
+  a.to += half * outer.steps[kSides<Op>];
   outer.size = size - half;
   return launch(a, axes, sms, stream, most);
 }

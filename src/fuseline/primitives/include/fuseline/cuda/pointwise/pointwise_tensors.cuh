@@ -33,33 +33,54 @@ inline Operand along_last(const Tensor& t, const Tensor& to) {
   return found;
 }
 
+// What has one element for each row, the last dimension.
+inline Operand of_rows(const Tensor& t) {
+  Operand found{t};
+  const auto steps = t.strides();
+  std::copy(steps.begin(), steps.end(), found.steps);
+  return found;
+}
+
+// Copies what is not dense, in the order in which `to` has its dimensions: all, or all but the
+// last. A vector along the last one stays.
+inline void densify(Operand& o, const Tensor& to) {
+  const int64_t dims = o.tensor.dim();
+  if (dims + 1 < to.dim()) return;
+  const auto sizes = to.sizes(), order = to.strides();
+  bool dense = true;
+  for (int64_t d = 0; d < dims; ++d) {
+    o.steps[d] = 1;
+    for (int64_t e = 0; e < dims; ++e) o.steps[d] *= order[e] < order[d] ? sizes[e] : 1;
+    dense &= sizes[d] == 1 || o.steps[d] == o.tensor.strides()[d];
+  }
+  if (dense) return;
+  Tensor copy = allocate(o.tensor.sizes(), {o.steps, static_cast<size_t>(dims)},
+                         o.tensor.scalar_type(), device_of(o.tensor));
+  copy_into(copy, o.tensor);
+  o.tensor = copy;
+}
+
 // The axes of `operands` and `to`, which is dense. What lies in too many is copied to lie as `to`.
-template <size_t INPUTS>
-Axes<INPUTS + 1> axes_of(std::array<Operand, INPUTS>& operands, const Tensor& to) {
+template <size_t SIDES>
+Axes<SIDES + 1> axes_of(std::array<Operand, SIDES>& operands, const Tensor& to) {
   for (bool again = true;; again = false) {
-    const int64_t* strides[INPUTS + 1];
-    for (size_t k = 0; k < INPUTS; ++k) strides[k] = operands[k].steps;
-    strides[INPUTS] = to.strides().data();
-    const auto axes = fuseline::axes_of<INPUTS + 1>(to.sizes().data(), strides, to.dim());
+    const int64_t* strides[SIDES + 1];
+    for (size_t k = 0; k < SIDES; ++k) strides[k] = operands[k].steps;
+    strides[SIDES] = to.strides().data();
+    const auto axes = fuseline::axes_of<SIDES + 1>(to.sizes().data(), strides, to.dim());
     if (axes) return *axes;
     STD_TORCH_CHECK(again, "no elements");
-    for (Operand& o : operands) {
-      if (o.tensor.dim() != to.dim()) continue;
-      o.tensor = counted_as(o.tensor, to);
-      std::copy_n(to.strides().begin(), to.dim(), o.steps);
-    }
+    for (Operand& o : operands) densify(o, to);
   }
 }
 
 // Writes `to`, which has elements.
 template <typename Op>
-void run(std::array<Operand, Op::INPUTS> operands, const Tensor& to) {
+void run(std::array<Operand, kSides<Op>> operands, const Tensor& to) {
   using T = typename Op::T;
   const auto axes = axes_of(operands, to);
   Problem<Op> a{};
-  for (int k = 0; k < Op::INPUTS; ++k) {
-    a.in[k] = static_cast<const T*>(operands[k].tensor.const_data_ptr());
-  }
+  for (int k = 0; k < kSides<Op>; ++k) a.in[k] = operands[k].tensor.const_data_ptr();
   a.to = static_cast<T*>(to.mutable_data_ptr());
   const Device device = device_of(to);
   FUSELINE_CUDA_CHECK(launch(a, axes, sm_count(device.index), current_stream(device.index)));

@@ -142,19 +142,4 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
   }
 }
 
-// Owns a slice of a row, of an operator without sums.
-template <typename Op, int VEC, bool WHOLE, int THREADS>
-__global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
-    row_slice_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
-                     unsigned slices) {
-  constexpr int SLICE = THREADS * VEC;
-  const int64_t index = blockIdx.x / slices, begin = int64_t{blockIdx.x % slices} * SLICE;
-  ArgsOf<Op> here = a;
-  here.n = min(a.n - begin, int64_t{SLICE});
-#pragma unroll
-  for (int k = 0; k < Op::INPUTS; ++k) here.in[k] += begin;
-  WarpColumns<Op, VEC, WHOLE, 1> columns(here, index, SLICE, THREADS, begin);
-  columns.write(op, op.begin(a, index), a.out.at(index * a.n + columns.first));
-}
-
 }  // namespace fuseline::rows

@@ -2,7 +2,7 @@
 //
 // An operator is a type Op, passed to the kernel by value:
 //   T, S             the elements, and the type computed in
-//   INPUTS, ROUNDS   tensors read; sums over the row, one after the other, or none
+//   INPUTS, ROUNDS   tensors read; sums over the row, one after the other
 //   OUTPUTS, APART   tensors written, not counting those of finish(); whether they need no sum
 //   Y                the elements of these, where that is not T
 //   OPERANDS         parameters that are loaded for each column
