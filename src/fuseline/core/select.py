@@ -9,7 +9,7 @@ from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
 
-from torch.compiler import is_exporting
+import torch
 
 from fuseline.core import rules
 from fuseline.core.rules import DTYPE, Fact, Rule, Rules
@@ -137,8 +137,11 @@ class Selector:
         call = self._traced.get((impl, device_type))
         if call is None:
             return self.fallback(impl, device_type).traced
-        if impl == "auto" and self.traced_auto and device_type != "meta" and not is_exporting():
-            return self.traced_auto  # an exported program goes to other machines
+        # What torch.compiler.is_exporting() returns, which Dynamo before torch 2.14 takes for True
+        # always (pytorch#176347). An exported program goes to other machines.
+        exporting = torch.compiler._is_exporting_flag
+        if impl == "auto" and self.traced_auto and device_type != "meta" and not exporting:
+            return self.traced_auto
         return call
 
     def unavailable(self, impl: str, device_type: str) -> str | None:

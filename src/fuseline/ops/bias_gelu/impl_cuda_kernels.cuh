@@ -121,7 +121,7 @@ struct BackwardPlan {
 // Every parts-th tile of ROWS rows a thread. Sums of kRowsAtOnce rows are added in fp64: one long
 // sum in fp32 would lose the budget's last bits.
 template <Formula F, typename T, Access ACCESS, int ROWS>
-__global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS - (ACCESS == Access::anywhere))
+__global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
     backward_kernel(const __grid_constant__ BackwardOf<T> a) {
   using S = Stat<T>;
   constexpr int kRowsAtOnce = 16, VEC = ACCESS == Access::elements ? 1 : 16 / sizeof(T);

@@ -1,5 +1,6 @@
 // The kernel of long columns, in slices. A launch for each sum leaves the parts of all slices,
 // which the next ones read, and the last launch writes: blocks share a column and wait for nobody.
+// Of operators without sums it is the only one.
 #pragma once
 
 #include "fuseline/cuda/columns/column_cuda.cuh"
@@ -49,29 +50,16 @@ struct ColumnSlice {
     count = at.count(min(plan.piece, a.n - first));
   }
 
-  // Calls f(held, there, element, count) of ITEMS elements of each column at a time. Of one column
-  // a thread has as much on its way as of several.
+  // Calls f(held, there, element, count) of ITEMS elements of each column at a time.
   template <typename F>
   __device__ __forceinline__ void each(const F& f) const {
-    constexpr int MOST_VEC = sizeof(typename Op::T) == 8 ? 2 : 4;
-    constexpr int AT_ONCE = VEC < MOST_VEC ? MOST_VEC / VEC : 1;
     const int64_t step = static_cast<int64_t>(at.block.depth) * ITEMS;
-    for (int64_t passed = 0; passed < count; passed += AT_ONCE * step) {
-      Held held[AT_ONCE];
-      int some[AT_ONCE];
-#pragma unroll
-      for (int next = 0; next < AT_ONCE; ++next) {
-        const int64_t first = passed + next * step;
-        some[next] = static_cast<int>(max(int64_t{0}, min(count - first, step)));
-        at.template load<ITEMS>(a, this->first + first, held[next],
-                                [&](int i, int = 0) { return i * at.block.depth < some[next]; });
-      }
-#pragma unroll
-      for (int next = 0; next < AT_ONCE; ++next) {
-        if (some[next] == 0) break;
-        const auto there = [&](int i, int = 0) { return i * at.block.depth < some[next]; };
-        f(held[next], there, first + passed + next * step, some[next]);
-      }
+    for (int64_t passed = 0; passed < count; passed += step) {
+      const auto some = static_cast<int>(min(count - passed, step));
+      const auto there = [&](int i, int = 0) { return i * at.block.depth < some; };
+      Held held;
+      at.template load<ITEMS>(a, first + passed, held, there);
+      f(held, there, first + passed, some);
     }
   }
 

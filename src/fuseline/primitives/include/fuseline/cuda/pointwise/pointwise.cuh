@@ -150,11 +150,13 @@ struct Problem {
   }
 };
 
-// What a pack has of rows: that of its first `left` elements, and that of the others.
+// What a pack has of rows: that of its first `left` elements, and that of the others. `first` is
+// that of all elements of the run from the pack's to `end`, if that is known.
 template <typename Row>
 struct RowsOf {
   Row first, other;
   int left;
+  unsigned end = 0;
 };
 
 template <typename Op, int = Op::OF_ROWS>
@@ -183,6 +185,7 @@ __device__ __forceinline__ auto rows_at(const Problem<Op>& a, unsigned first) {
     int64_t at[kSides<Op>];
     const unsigned left = a.places.sizes[0].by - a.places.find(first, at);
     rows.first = row_at(a, at);
+    rows.end = first + left;
     if (VEC > 1 && left < VEC) {
       rows.left = static_cast<int>(left);
       a.places.find(first + left, at);
@@ -214,20 +217,20 @@ __global__ void __launch_bounds__(kThreads) run_kernel(const __grid_constant__ P
   const unsigned packs = a.places.numel / VEC;
   const unsigned first = blockIdx.x * (PACKS * kThreads) + threadIdx.x;
   Pack<T, VEC> in[PACKS][INPUTS];
-  RowsOf<typename RowOf<Op>::type> rows[PACKS];
 #pragma unroll
   for (int i = 0; i < PACKS; ++i) {
     const unsigned at = first + i * kThreads;
     if (at >= packs) break;
 #pragma unroll
     for (int k = 0; k < INPUTS; ++k) in[i][k] = load<T, VEC>(a.input(k) + at * VEC);
-    rows[i] = rows_at<VEC>(a, at * VEC);
   }
+  RowsOf<typename RowOf<Op>::type> rows;
 #pragma unroll
   for (int i = 0; i < PACKS; ++i) {
     const unsigned at = first + i * kThreads;
     if (at >= packs) break;
-    store<T, VEC>(a.to + at * VEC, made_of<Op, VEC>(in[i], rows[i]));
+    if (i == 0 || at * VEC + VEC > rows.end) rows = rows_at<VEC>(a, at * VEC);
+    store<T, VEC>(a.to + at * VEC, made_of<Op, VEC>(in[i], rows));
   }
   const unsigned rest = packs * VEC + threadIdx.x;
   if (blockIdx.x > 0 || rest >= a.places.numel) return;

@@ -62,7 +62,7 @@ template <typename Op>
 cudaError_t launch_long_run(const Problem<Op>& a, cudaStream_t stream) {
   constexpr bool HALF = sizeof(typename Op::T) == 2;
   if constexpr (Op::OF_ROWS > 0) {
-    return launch_run<Op, 32>(a, stream);
+    return launch_run<Op, 64 / Op::INPUTS>(a, stream);
   } else {
     if constexpr (HALF || Op::INPUTS > 1) {
       if (a.places.numel > 32 << 20) return launch_run<Op, 64>(a, stream);
