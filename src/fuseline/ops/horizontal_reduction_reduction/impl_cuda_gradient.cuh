@@ -29,10 +29,15 @@ struct Backward {
   static __device__ __forceinline__ Values<S, VEC> of(const Values<S, VEC> (&in)[INPUTS],
                                                       const pointwise::RowsOf<Row>& rows) {
     Values<S, VEC> dx;
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      const Row& own = v < rows.left ? rows.first : rows.other;
+    const auto set = [&](int v, const Row& own) {
       dx.v[v] = in[0].v[v] == own.amax ? own.most : own.least;
+    };
+    if (rows.left == VEC) {  // the most, and a third of the instructions
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) set(v, rows.first);
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) v < rows.left ? set(v, rows.first) : set(v, rows.other);
     }
     return dx;
   }

@@ -195,6 +195,12 @@ __device__ __forceinline__ auto rows_at(const Problem<Op>& a, unsigned first) {
   return rows;
 }
 
+// The same as a call of its own, where it is rare.
+template <int VEC, typename Op>
+__device__ __noinline__ auto other_rows_at(const Problem<Op>& a, unsigned first) {
+  return rows_at<VEC>(a, first);
+}
+
 template <typename Op, int VEC>
 __device__ __forceinline__ auto made_of(const Pack<typename Op::T, VEC> (&packs)[Op::INPUTS],
                                         const RowsOf<typename RowOf<Op>::type>& rows = {}) {
@@ -229,7 +235,11 @@ __global__ void __launch_bounds__(kThreads) run_kernel(const __grid_constant__ P
   for (int i = 0; i < PACKS; ++i) {
     const unsigned at = first + i * kThreads;
     if (at >= packs) break;
-    if (i == 0 || at * VEC + VEC > rows.end) rows = rows_at<VEC>(a, at * VEC);
+    if (i == 0) {
+      rows = rows_at<VEC>(a, at * VEC);
+    } else if (Op::OF_ROWS > 0 && at * VEC + VEC > rows.end) {
+      rows = other_rows_at<VEC>(a, at * VEC);
+    }
     store<T, VEC>(a.to + at * VEC, made_of<Op, VEC>(in[i], rows));
   }
   const unsigned rest = packs * VEC + threadIdx.x;
