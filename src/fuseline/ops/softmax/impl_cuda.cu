@@ -1,5 +1,6 @@
 // The CUDA kernels of the softmax operators.
 #include "fuseline/cuda/columns/column_tensors.cuh"
+#include "fuseline/cuda/launch/softmax_gradient.h"
 #include "fuseline/cuda/rows/softmax_cuda.cuh"
 #include "fuseline/softmax_aten.h"
 #include "impl_args.h"
@@ -19,9 +20,7 @@ Tensor softmax(const Tensor& x, int64_t dim) {
 Tensor softmax_bwd(const Tensor& dy, const Tensor& y, int64_t dim) {
   check_bwd(dy, y, dim);
   Tensor dx = allocate_like(y);
-  for_dtype(y.scalar_type(), [&](auto* t) {
-    rows::run_along(SoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dim, dx, dy, y);
-  });
+  write_gradient(dx, dy, y, dim);
   return dx;
 }
 

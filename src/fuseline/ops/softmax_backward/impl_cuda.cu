@@ -1,6 +1,6 @@
 // The CUDA kernels of the softmax_backward operators.
 #include "fuseline/cuda/columns/column_tensors.cuh"
-#include "fuseline/cuda/rows/softmax_cuda.cuh"
+#include "fuseline/cuda/launch/softmax_gradient.h"
 #include "impl_args.h"
 #include "impl_cuda_rows.cuh"
 
@@ -10,9 +10,7 @@ namespace {
 Tensor softmax_backward(const Tensor& dy, const Tensor& y, int64_t dim) {
   check(dy, y, dim);
   Tensor dx = allocate_like(y);
-  for_dtype(y.scalar_type(), [&](auto* t) {
-    rows::run_along(softmax::SoftmaxBwd<std::remove_pointer_t<decltype(t)>>{}, dim, dx, dy, y);
-  });
+  softmax::write_gradient(dx, dy, y, dim);
   return dx;
 }
 
