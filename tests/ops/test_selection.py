@@ -416,3 +416,19 @@ from fuseline.ops.softmax.op import SELECTOR
 assert not SELECTOR._rules and ("auto", "cpu") not in SELECTOR.calls
 """
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
+
+
+def test_raw_operators_over_atens_kernels_check_what_they_are_given() -> None:
+    y = torch.log_softmax(torch.randn(3, 8), -1)
+    freed = torch.randn(3, 8)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(RuntimeError, match="dy has elements, but its memory was freed"):
+        torch.ops.fuseline._log_softmax_bwd__aten(freed, y, -1)
+    with pytest.raises(ValueError, match="log_softmax: dy has shape"):
+        torch.ops.fuseline._log_softmax_bwd__aten(y[:2], y, -1)
+    dy, x, w = torch.randn(4, 8), torch.randn(4, 8), torch.randn(8)
+    mean, rstd = torch.zeros(1).expand(4), torch.ones(1).expand(4)
+    call = torch.ops.fuseline._layer_norm_bwd__aten
+    spread = call(dy, x, w, mean, rstd, True, True, True)
+    dense = call(dy, x, w, mean.clone(), rstd.clone(), True, True, True)
+    assert all(map(torch.equal, spread, dense))

@@ -194,9 +194,36 @@ def _provided_variant(contract: Contract, provider: Provider) -> Variant:
     kernels, suffix = provider.kernels, f"__{provider.name}"
     refusing = partial(provider.refusing, contract.name)
     run = refusing(kernels.run, "fwd")
-    functions = (run, run, *(f for f in (kernels.fwd, kernels.bwd) if f))
-    _define(contract, suffix, functions, lambda function: function, False)
+    saving = [refusing(kernels.fwd, "fwd")] if kernels.fwd else []
+    functions = [run, run, *saving, *([kernels.bwd] if kernels.bwd else [])]
+    each = zip(contract.schemas().values(), _fakes(contract), functions, strict=True)
+    checked = [_checked(contract.name, *of_one) for of_one in each]
+    _define(contract, suffix, checked, lambda function: function, False)
     return _finish(contract, suffix, kernels, {}, refusing=refusing)
+
+
+def _checked(op: str, schema: str, fake: Function, function: Function) -> Function:
+    """Return a kernel that refuses what ours refuse: another project's may crash."""
+    names = [argument.split()[-1] for argument in schema[1 : schema.index(")")].split(", ")]
+
+    def kernel(*args: Any) -> Any:
+        for name, t in zip(names, args, strict=True):
+            held = type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_meta
+            if held and t.numel() and not t.data_ptr():
+                raise RuntimeError(f"{op}: {name} has elements, but its memory was freed")
+        fake(*args)
+        return function(*args)
+
+    return kernel
+
+
+def _fakes(contract: Contract) -> list[Function]:
+    """Return what the contract's operators make of tensors without data, in their order."""
+    return [
+        contract.fake,
+        contract.fake,
+        *(f for f in (contract.fake_fwd, contract.fake_bwd) if f),
+    ]
 
 
 def _auto_variant(contract: Contract, selector: Selector) -> Variant:
@@ -285,12 +312,7 @@ def _finish(
     **options: Any,
 ) -> Variant:
     names = [f"{NAMESPACE}::{name}" for name in contract.schemas(suffix)]
-    fakes = [
-        contract.fake,
-        contract.fake,
-        *(f for f in (contract.fake_fwd, contract.fake_bwd) if f),
-    ]
-    for name, fake in zip(names, fakes, strict=True):
+    for name, fake in zip(names, _fakes(contract), strict=True):
         torch.library.register_fake(name, fake, lib=_LIBRARY)
     for name in contract.schemas(suffix):
         op = getattr(getattr(torch.ops, NAMESPACE), name).default

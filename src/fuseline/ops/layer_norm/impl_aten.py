@@ -55,7 +55,8 @@ def provider(schemas: Mapping[str, str]) -> contract.Provider:
         need_dweight: bool,
         need_dbias: bool,
     ) -> Three:
-        saved = (mean.unsqueeze(-1), rstd.unsqueeze(-1))
+        # Its kernels read them one after the other, wherever they lie.
+        saved = (mean.contiguous().unsqueeze(-1), rstd.contiguous().unsqueeze(-1))
         # Of the bias it reads the dtype and the shape, which the gradient has.
         like_bias = weight if weight is not None else rstd.new_empty(x.shape[-1:])
         needs = (need_dx, need_dweight and weight is not None, need_dbias)

@@ -45,7 +45,8 @@ def provider(schemas: Mapping[str, str]) -> contract.Provider:
         weight_offset: float = 0.0,
     ) -> Pair:
         needs = (need_dx, need_dweight and weight is not None)
-        grads = backward(dy, x, x.shape[-1:], rstd.unsqueeze(-1), weight, needs)
+        saved = rstd.contiguous().unsqueeze(-1)  # read one after the other, wherever they lie
+        grads = backward(dy, x, x.shape[-1:], saved, weight, needs)
         dx, dweight = (
             grad if need else x.new_empty((0,)) for grad, need in zip(grads, needs, strict=True)
         )
