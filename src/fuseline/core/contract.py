@@ -92,30 +92,37 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Provider:
-    """Kernels of another project behind an operator of ours, which serve some calls of it.
+    """Kernels behind an operator of ours, mostly another project's, which serve some calls of it.
 
     unavailable  device type -> why they cannot run there, or None
     unsupported  (direction, *args of the forward) -> why they do not serve these, or None, from
                  metadata alone; None: they serve all
 
-    A compiler's graph calls them as they are. "auto" takes them where a rule says so.
+    through      whether a compiler's graph traces through them, as through ours in Triton, which
+                 take `wrap`; else it calls them as they are
+    by_rule      whether "auto" takes them only where a rule says so
     """
 
     name: str
     kernels: Kernels
     unavailable: Callable[[str], str | None]
     unsupported: Callable[..., str | None] | None = None
+    through: bool = False
+    by_rule: bool = True
 
     def refusing(self, op: str, function: Function, *directions: str) -> Function:
         """Return the function, which raises RuntimeError for what is not served."""
 
-        def call(*args: Any) -> Any:
-            for direction in directions:
-                reason = self.unsupported and self.unsupported(direction, *args)
-                if reason:
-                    raise RuntimeError(f"{op}: impl {self.name!r} cannot run here: {reason}")
-            return function(*args)
+        if self.unsupported is None:
+            return function
 
+        def call(*args: Any, **options: Any) -> Any:
+            for direction in directions:
+                if reason := unsupported(direction, *args):
+                    raise RuntimeError(f"{op}: impl {self.name!r} cannot run here: {reason}")
+            return function(*args, **options)
+
+        unsupported = self.unsupported
         return call
 
 
@@ -142,26 +149,45 @@ def implementations(
         choices.append(
             Choice("triton", variant.call, variant.public, triton_unavailable, **variant.parts)
         )
-    for provider in providers:
-        variant = _provided_variant(contract, provider)
-        reasons = (provider.unavailable, provider.unsupported)
-        choices.append(
-            Choice(provider.name, variant.call, variant.public, *reasons, True, **variant.parts)
-        )
-    choices.append(Choice("eager", eager, eager, lambda device_type: None))
+    choices += [_provided(contract, provider) for provider in providers]
+    choices.append(_fallback(eager))
+    auto = _by_arguments(contract, binary.public) if providers else None
+    selector = Selector(contract.name, tuple(choices), binary.public, auto)
+    if providers:
+        selector.traced_auto = _auto_variant(contract, selector, "__auto").public
+    return selector
 
-    def chosen(selector: Selector, device_type: str) -> Function:
-        return guarded(binary.public, *serving(selector, "eager", differentiable, device_type))
+
+def provided(contract: Contract, eager: Function, *providers: Provider) -> Selector:
+    """Register an operator without kernels in the binary; return its selector, in order of
+    preference. The public operator is "auto": it runs what that picks.
+    """
+    choices = (*(_provided(contract, provider) for provider in providers), _fallback(eager))
+    packet = getattr(torch.ops, NAMESPACE)
+
+    def public(*args: Any) -> Any:
+        return getattr(packet, contract.name).default(*args)
+
+    selector = Selector(contract.name, choices, public, _by_arguments(contract, public))
+    selector.is_public(_auto_variant(contract, selector, "").public)
+    return selector
+
+
+def _fallback(eager: Function) -> Choice:
+    return Choice("eager", eager, eager, lambda device_type: None)
+
+
+def _by_arguments(contract: Contract, public: Function) -> Auto:
+    """Return what "auto" is where arguments decide."""
 
     def differentiable(fwd: Function, bwd: Function) -> Function:
         assert contract.function is not None
         return applied(contract.function(fwd, bwd))
 
-    auto = Auto(contract.facts, chosen) if providers else None
-    selector = Selector(contract.name, tuple(choices), binary.public, auto)
-    if providers:
-        selector.traced_auto = _auto_variant(contract, selector).public
-    return selector
+    def chosen(selector: Selector, device_type: str) -> Function:
+        return guarded(public, *serving(selector, "eager", differentiable, device_type))
+
+    return Auto(contract.facts, chosen)
 
 
 def native_variant(contract: Contract) -> Variant:
@@ -189,8 +215,8 @@ def _triton_variant(contract: Contract, kernels: Kernels) -> Variant:
     return _finish(contract, "__triton", kernels, {})
 
 
-def _provided_variant(contract: Contract, provider: Provider) -> Variant:
-    """Register another project's kernels as <op>__<name>; compiled graphs call them as they are."""
+def _provided(contract: Contract, provider: Provider) -> Choice:
+    """Register a provider's kernels as <op>__<name>; return them as a choice."""
     kernels, suffix = provider.kernels, f"__{provider.name}"
     refusing = partial(provider.refusing, contract.name)
     run = refusing(kernels.run, "fwd")
@@ -198,21 +224,30 @@ def _provided_variant(contract: Contract, provider: Provider) -> Variant:
     functions = [run, run, *saving, *([kernels.bwd] if kernels.bwd else [])]
     each = zip(contract.schemas().values(), _fakes(contract), functions, strict=True)
     checked = [_checked(contract.name, *of_one) for of_one in each]
-    _define(contract, suffix, checked, lambda function: function, False)
-    return _finish(contract, suffix, kernels, {}, refusing=refusing)
+    _define(contract, suffix, checked, lambda function: function, provider.through)
+    variant = _finish(contract, suffix, kernels, {}, refusing=refusing)
+    return Choice(
+        provider.name,
+        variant.call,
+        variant.public,
+        provider.unavailable,
+        provider.unsupported,
+        provider.by_rule,
+        **variant.parts,
+    )
 
 
 def _checked(op: str, schema: str, fake: Function, function: Function) -> Function:
     """Return a kernel that refuses what ours refuse: another project's may crash."""
     names = [argument.split()[-1] for argument in schema[1 : schema.index(")")].split(", ")]
 
-    def kernel(*args: Any) -> Any:
+    def kernel(*args: Any, **options: Any) -> Any:
         for name, t in zip(names, args, strict=True):
             held = type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_meta
             if held and t.numel() and not t.data_ptr():
                 raise RuntimeError(f"{op}: {name} has elements, but its memory was freed")
         fake(*args)
-        return function(*args)
+        return function(*args, **options)
 
     return kernel
 
@@ -226,8 +261,8 @@ def _fakes(contract: Contract) -> list[Function]:
     ]
 
 
-def _auto_variant(contract: Contract, selector: Selector) -> Variant:
-    """Register <op>__auto, which is whatever arguments make of "auto", as a compiler meets them.
+def _auto_variant(contract: Contract, selector: Selector, suffix: str) -> Variant:
+    """Register <op><suffix>, which is whatever arguments make of "auto", as a compiler meets them.
 
     Graphs trace through it, so that they hold what was picked.
     """
@@ -246,8 +281,8 @@ def _auto_variant(contract: Contract, selector: Selector) -> Variant:
         return served(*args)[1](*args)
 
     plain = replace(contract, function=None, fake_fwd=None, fake_bwd=None)
-    _define(plain, "__auto", (run, run), lambda function: function, True)
-    return _finish(plain, "__auto", Kernels(run), {}, apply=apply)
+    _define(plain, suffix, (run, run), lambda function: function, True)
+    return _finish(plain, suffix, Kernels(run), {}, apply=apply)
 
 
 def _define(

@@ -89,8 +89,22 @@ def promoted(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
 
 def autocasts(device_type: str) -> bool:
     """Whether autocast is on for a kind of device."""
-    available: bool = torch.amp.autocast_mode.is_autocast_available(device_type)
-    return available and torch.is_autocast_enabled(device_type)
+    return device_type in ("cuda", "cpu") and torch.is_autocast_enabled(device_type)
+
+
+def lowered(*args: Any) -> tuple[Any, ...]:
+    """Return args as torch's products take them: under autocast floating tensors in its dtype, but
+    those of float64.
+    """
+    x = args[0]
+    if not isinstance(x, Tensor) or not autocasts(x.device.type):
+        return args
+    dtype = torch.get_autocast_dtype(x.device.type)
+    return tuple(a.to(dtype) if _is_lowered(a) else a for a in args)
+
+
+def _is_lowered(a: Any) -> bool:
+    return isinstance(a, Tensor) and a.is_floating_point() and a.dtype != torch.float64
 
 
 def admitted(validate: Callable[..., object], *args: Any) -> tuple[Any, ...]:

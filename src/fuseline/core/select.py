@@ -125,6 +125,11 @@ class Selector:
         self.calls["auto", "meta"] = self._traced["auto", "meta"] = on_meta
         self._forget()
 
+    def is_public(self, public: Function) -> None:
+        """Take the public operator, which is "auto", for what compilers and exports see of it."""
+        self.traced_auto = public
+        self._traced |= {("auto", device_type): public for device_type in ("cuda", "cpu", "meta")}
+
     def _forget(self) -> None:
         """Read the rules again at the next look-up."""
         self._rules: dict[str, Rules] = {}
