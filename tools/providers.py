@@ -76,8 +76,20 @@ def products() -> None:
                 "eager gelu": lambda a=a, b=b, c=bias: F.gelu(a @ b + c, approximate="tanh"),
                 "compile gelu": lambda f=gelu, a=a, b=b, c=bias: f(a, b, c),
             }
-            calls |= quack_products(a, b_t, bias)
+            calls |= ours(a, b, bias) | quack_products(a, b_t, bias)
             show(f"product {m} x {n} x {k} {dtype}", calls, 2.0 * m * n * k)
+
+
+def ours(a: Tensor, b: Tensor, bias: Tensor) -> Calls:
+    fuseline = optional("fuseline")
+    if fuseline is None:
+        return {}
+    return {
+        "fuseline matmul_add": lambda: fuseline.matmul_add(a, b, bias),
+        "fuseline matmul_relu": lambda: fuseline.matmul_relu(a, b),
+        "fuseline matmul_add_relu": lambda: fuseline.matmul_add_relu(a, b, bias),
+        "fuseline matmul_add_gelu": lambda: fuseline.matmul_add_gelu(a, b, bias),
+    }
 
 
 def quack_products(a: Tensor, b: Tensor, bias: Tensor) -> Calls:

@@ -19,7 +19,8 @@ from fuseline import table
 from fuseline.core.spec import Case, Inputs, OpSpec
 from fuseline.testing.accuracy import gradient_names
 
-SPECS = table.load()
+# Of products, whose cases have no one shape, see test_matmul_gpu.py.
+SPECS = {n: s for n, s in table.load().items() if "shape" in s.cases[0].args}
 CELLS = [
     (name, impl.name)
     for name, spec in SPECS.items()

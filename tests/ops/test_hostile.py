@@ -103,8 +103,8 @@ def _fault(words: str, entry: dict[str, Any]) -> str | None:
     name = words.split(": ")[0].removeprefix("fuseline::")
     op = getattr(torch.ops.fuseline, name).default
     arguments = "|".join(a.name for a in op._schema.arguments)
-    own = name.removesuffix("__triton").removeprefix("_")
-    ours = rf"({own}|{re.sub('_(fwd|bwd)$', '', own)}): (({arguments}) |impl 'triton' cannot run)"
+    own = name.partition("__")[0].removeprefix("_")
+    ours = rf"({own}|{re.sub('_(fwd|bwd)$', '', own)}): (({arguments}) |impl '\w+' cannot run)"
     said = PLACE.sub("", entry["words"])
     return None if re.match(ours, said) else f"refused by {entry['refused']}: {said}"
 

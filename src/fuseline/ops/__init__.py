@@ -9,6 +9,10 @@ from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_red
 from fuseline.ops.layer_norm import layer_norm
 from fuseline.ops.log_softmax import log_softmax
 from fuseline.ops.masked_softmax import masked_softmax
+from fuseline.ops.matmul_add import matmul_add
+from fuseline.ops.matmul_add_gelu import matmul_add_gelu
+from fuseline.ops.matmul_add_relu import matmul_add_relu
+from fuseline.ops.matmul_relu import matmul_relu
 from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.pointwise_chain import pointwise_chain
 from fuseline.ops.rms_norm import rms_norm
@@ -26,6 +30,10 @@ __all__ = [
     "layer_norm",
     "log_softmax",
     "masked_softmax",
+    "matmul_add",
+    "matmul_add_gelu",
+    "matmul_add_relu",
+    "matmul_relu",
     "norm_chain",
     "pointwise_chain",
     "rms_norm",

@@ -48,9 +48,10 @@ inline Lines lines_of(const Tensor& t, const Tensor& like) {
 struct Gradients {
   Tensor dx, dbias;
 
-  Gradients(const Tensor& x, const Tensor& bias, bool need_dx, bool need_dbias)
+  Gradients(const Tensor& x, int64_t biases, bool need_dx, bool need_dbias)
       : dx(need_dx ? allocate_as(x) : allocate_none(x)),
-        dbias(need_dbias ? allocate_like(bias) : allocate_none(x)) {}
+        dbias(need_dbias ? allocate({&biases, 1}, x.scalar_type(), device_of(x))
+                         : allocate_none(x)) {}
 };
 
 inline bool is_tanh(const std::string& approximate) {

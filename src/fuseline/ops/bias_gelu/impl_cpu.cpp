@@ -96,7 +96,7 @@ void add_up(double* sums, int64_t rows, const Tensor& dbias) {
 std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bias,
                                     std::string approximate, bool need_dx, bool need_dbias) {
   check(dy, x, bias);
-  Gradients grads(x, bias, need_dx, need_dbias);
+  Gradients grads(x, bias.numel(), need_dx, need_dbias);
   const Tensor& like = need_dx ? grads.dx : x;
   Lines dys = lines_of(dy, like), xs = lines_of(x, like);
   const Joint joint({&xs, &dys}, bias);

@@ -1,6 +1,7 @@
 // The CUDA kernels of the bias_gelu operators.
 #include <tuple>
 
+#include "fuseline/activation_backward.h"
 #include "fuseline/cuda/launch/cuda_rows.h"
 #include "fuseline/cuda/pointwise/pointwise_tensors.cuh"
 #include "impl_args.h"
@@ -89,19 +90,28 @@ class Inputs {
   Matrix matrix_;
 };
 
-std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bias,
-                                    std::string approximate, bool need_dx, bool need_dbias) {
-  check(dy, x, bias);
-  Gradients grads(x, bias, need_dx, need_dbias);
+// f(null pointer of the element type, the formula of the gradient as a constant).
+template <typename F>
+void for_each_slope(const Tensor& x, Formula formula, const F& f) {
+  for_dtype(x.scalar_type(), [&](auto* t) {
+    if (formula == Formula::relu) return f(t, std::integral_constant<Formula, Formula::relu>{});
+    if (formula == Formula::tanh) return f(t, std::integral_constant<Formula, Formula::tanh>{});
+    f(t, std::integral_constant<Formula, Formula::erf>{});
+  });
+}
+
+// dy times the formula's slope at x + bias, without a bias at x, and the sums of that over rows.
+void write_gradients(Gradients& grads, const Tensor& dy, const Tensor& x, const Tensor* bias,
+                     Formula formula, bool need_dx, bool need_dbias) {
   const Device device = device_of(x);
   const DeviceScope scope(device.index);
   const Inputs inputs(dy, x, need_dx ? grads.dx : x);
   const int64_t rows = inputs.matrix().rows, n = inputs.matrix().n;
-  for_each_kind(x, approximate, [&](auto* type, auto formula) {
+  for_each_slope(x, formula, [&](auto* type, auto constant) {
     using T = std::remove_pointer_t<decltype(type)>;
     if (n == 0 || !(need_dx || need_dbias)) return;
     BackwardOf<T> a = inputs.arguments<T>();
-    a.bias = elements<T>(bias);
+    a.bias = bias ? elements<T>(*bias) : nullptr;
     a.dx = need_dx ? static_cast<T*>(grads.dx.mutable_data_ptr()) : nullptr;
     a.parts = parts_of(a, rows, n, need_dbias, sm_count(device.index));
     const int64_t size = need_dbias ? sums_of(a, rows, n) : 0;
@@ -113,17 +123,37 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
     } else {
       a.dbias = dbias;
     }
-    constexpr Formula F = decltype(formula)::value;
+    constexpr Formula F = decltype(constant)::value;
     FUSELINE_CUDA_CHECK(launch<F>(a, dbias, rows, n, current_stream(device.index)));
   });
+}
+
+std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bias,
+                                    std::string approximate, bool need_dx, bool need_dbias) {
+  check(dy, x, bias);
+  const Formula formula = is_tanh(approximate) ? Formula::tanh : Formula::erf;
+  Gradients grads(x, bias.numel(), need_dx, need_dbias);
+  write_gradients(grads, dy, x, &bias, formula, need_dx, need_dbias);
   return {grads.dx, grads.dbias};
 }
 
 }  // namespace
+
+std::tuple<Tensor, Tensor> activation_backward(const Tensor& dy, const Tensor& x, std::string of,
+                                               bool need_dbias) {
+  kArgs.check_rows(x);
+  kArgs.check_twin("dy", dy, x);
+  const Formula formula = of == "relu" ? Formula::relu : is_tanh(of) ? Formula::tanh : Formula::erf;
+  Gradients grads(x, x.sizes()[x.dim() - 1], true, need_dbias);
+  write_gradients(grads, dy, x, nullptr, formula, true, need_dbias);
+  return {grads.dx, grads.dbias};
+}
+
 }  // namespace fuseline::bias_gelu
 
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
   m.impl("bias_gelu", TORCH_BOX(&fuseline::bias_gelu::forward));
   m.impl("_bias_gelu", TORCH_BOX(&fuseline::bias_gelu::forward));
   m.impl("_bias_gelu_bwd", TORCH_BOX(&fuseline::bias_gelu::backward));
+  m.impl("_activation_bwd", TORCH_BOX(&fuseline::bias_gelu::activation_backward));
 }

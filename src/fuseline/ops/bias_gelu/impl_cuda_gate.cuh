@@ -186,9 +186,13 @@ __device__ __forceinline__ Stat<T> gelu(Stat<T> x, Stat<T> bias) {
 
 // The derivative of h * share(h), which is judged by the largest and does without second parts.
 template <Formula F, typename S>
-__device__ __forceinline__ S gelu_slope(S h) {
-  const auto [share, slope] = share_and_slope<F>(h);
-  return fma(h, slope, share);
+__device__ __forceinline__ S slope_of(S h) {
+  if constexpr (F == Formula::relu) {
+    return h <= 0 ? 0 : 1;
+  } else {
+    const auto [share, slope] = share_and_slope<F>(h);
+    return fma(h, slope, share);
+  }
 }
 
 }  // namespace fuseline::bias_gelu

@@ -80,7 +80,7 @@ enum class Access { packs, anywhere, elements };
 
 // Inputs of the backward, dy and x, by rows that lie anyhow, whose elements are `step` apart; dx is
 // dense. `biases`: how many there are if each row has one, row r that of r % biases; 0 if each
-// column has one. Of what is not asked for the pointers are null.
+// column has one. Of what is not asked for, and of a bias that is 0, the pointers are null.
 template <typename T>
 struct BackwardOf {
   Tiling tiling;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
         if (at >= t.rows) break;
         a.template load<ACCESS>(in[i], at, column, left);
       }
-      if (begins) {  // now, so that memory is waited for once
+      if (begins && a.bias) {  // now, so that memory is waited for once
         begins = false;
         if constexpr (ACCESS == Access::packs) {
           bias = unpack<S>(load<T, VEC>(a.bias + column));
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
         const auto v = unpack<S>(in[i][1].pack());
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-          dx.v[k] *= gelu_slope<F>(v.v[k] + bias.v[k]);
+          dx.v[k] *= slope_of<F>(v.v[k] + bias.v[k]);
           sums[k] += dx.v[k];
         }
         if (!a.dx) continue;
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool few = t.rows <= 0xffffffff;  // whose division is shorter
   const int64_t which =
       few ? static_cast<uint32_t>(row) % static_cast<uint32_t>(a.biases) : row % a.biases;
-  const S bias = to_stat(a.bias[which]);
+  const S bias = a.bias ? to_stat(a.bias[which]) : S(0);
   double total = 0;
   for (int64_t column = part * share + t.lane() * VEC; column < end; column += step) {
     pointwise::Loaded<T, VEC> in[2];
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kThreads)
     S sum = 0;
 #pragma unroll
     for (int k = 0; k < VEC; ++k) {
-      dx.v[k] *= gelu_slope<F>(x.v[k] + bias);
+      dx.v[k] *= slope_of<F>(x.v[k] + bias);
       sum += dx.v[k];
     }
     if (a.dx) store<T, VEC>(a.dx + row * t.n + column, pack<T>(dx));

@@ -1,0 +1,1 @@
+"""Products and what follows them: one contract, and the libraries that serve it."""

@@ -1,0 +1,47 @@
+"""Products by torch's own operators, on a CPU or a GPU: they serve every call."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fuseline.core import contract
+from fuseline.core.products.backend import flat, kernels
+from fuseline.core.products.product import Product
+
+_DEVICES = ("cpu", "cuda")
+
+
+class _Aten:
+    def forward(
+        self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        h = self._affine(a, b, bias)
+        if activation is None:
+            return h, None
+        if activation == "relu":
+            return h.relu_(), None
+        return F.gelu(h, approximate=activation), h if save else None
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.matmul(a, b).contiguous()
+
+    def product_and_sums(self, a: Tensor, b: Tensor, of_a: bool) -> tuple[Tensor, Tensor]:
+        return self.product(a, b), a.sum(1) if of_a else b.sum(0)
+
+    def _affine(self, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+        if bias is None:
+            return self.product(a, b)
+        if b.dim() > 2:
+            return self.product(a, b).add_(bias)
+        return torch.addmm(bias, flat(a), b).view(*a.shape[:-1], b.shape[-1])
+
+
+def provider(product: Product) -> contract.Provider:
+    """Return the implementation of one operator."""
+
+    def unavailable(device_type: str) -> str | None:
+        return None if device_type in _DEVICES else f"it needs a on cpu or cuda, got {device_type}"
+
+    return contract.Provider("aten", kernels(product, _Aten()), unavailable, by_rule=False)

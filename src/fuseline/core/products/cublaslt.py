@@ -1,0 +1,129 @@
+"""Products by cuBLASLt with what follows them in its epilogues, by operators of the binary."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fuseline.core import contract, native
+from fuseline.core.products.backend import flat
+from fuseline.core.products.product import Product
+
+_HALVES = (torch.float16, torch.bfloat16)
+_LARGEST = 2**31 - 1
+
+
+def tf32(dtype: torch.dtype) -> bool:
+    """Whether torch's switches allow TF32 in products of a dtype now."""
+    return (
+        dtype == torch.float32 and torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32"
+    )
+
+
+@cache
+def _operator(name: str) -> Any:
+    """Return an operator of the binary as torch.ops has it, below OpOverload.__call__."""
+    return getattr(torch.ops.fuseline, name).default._op
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def _kernels(product: Product) -> contract.Kernels:
+    gelu, biased = product.activation == "gelu", product.biased
+
+    def run(*args: Any) -> Tensor:
+        a, b, bias, activation = product.of(*args)
+        epilogue = "gelu" if gelu else activation or "none"
+        y: Tensor = _operator("_product")(a, b, bias, epilogue, tf32(a.dtype))[0]
+        return y
+
+    def fwd(*args: Any) -> tuple[Tensor, Tensor]:
+        a, b, bias, _ = product.of(*args)
+        if b.shape[-1] % 8 == 0:  # what GELU_AUX can write
+            pair: tuple[Tensor, Tensor] = _operator("_product")(
+                a, b, bias, "gelu_aux", tf32(a.dtype)
+            )
+            return pair
+        h = _operator("_product")(a, b, bias, "none", tf32(a.dtype))[0]
+        return F.gelu(h, approximate="tanh"), h
+
+    def bwd(dy: Tensor, a: Tensor, b: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        saved, *rest = args if product.activation else (None, *args)
+        activation = rest[0] if gelu else product.activation
+        need_da, need_db, *need_dbias = rest[gelu:]
+        wants_sums = any(need_dbias)
+        needs = (need_da, need_db, wants_sums)
+        da, db, dbias = _operator("_product_bwd")(
+            dy, a, b, saved, activation, *needs, tf32(a.dtype)
+        )
+        if wants_sums and dbias.numel() == 0:
+            dbias = flat(dy).sum(0)
+        return (da, db, dbias)[: 2 + biased]
+
+    return contract.Kernels(run, fwd if gelu else None, bwd)
+
+
+def provider(product: Product) -> contract.Provider:
+    """Return the implementation of one operator."""
+
+    def unsupported(direction: str, *args: Any) -> str | None:
+        a, b = args[:2]
+        size = a.numel()
+        if size == 0 or b.numel() == 0:
+            return "a or b is empty"
+        if size > _LARGEST and max(size // a.shape[-1], a.shape[-1]) > _LARGEST:
+            return f"a dimension of a is longer than {_LARGEST}"
+        if direction == "bwd" or not product.activation:
+            return None
+        activation = product.of(*args).activation
+        return _relu(a, b) if activation == "relu" else _gelu(a, str(activation))
+
+    return contract.Provider(
+        "cublaslt", _kernels(product), _unavailable, unsupported, by_rule=False
+    )
+
+
+def _relu(a: Tensor, b: Tensor) -> str | None:
+    """Return why the ReLU of a product is not one that keeps NaN, or None.
+
+    Of cuBLAS 13's kernels on an H100 those that read a and b by TMA keep it, others make it 0
+    (results/h100/products-2026-11-26).
+    """
+    if a.dtype not in _HALVES:
+        return f"its ReLU of {a.dtype} makes 0 of NaN"
+    if b.shape[-1] % 8 or not (_in_packs(a) and _in_packs(b)):
+        return "its ReLU of rows that do not begin at multiples of 16 bytes makes 0 of NaN"
+    known = _is_hopper(a.device)
+    return None if known else "its ReLU was seen to keep NaN on compute capability 9.0 alone"
+
+
+def _in_packs(t: Tensor) -> bool:
+    """Whether all rows, or all columns, of half types begin at multiples of 16 bytes."""
+    *batches, down, along = t.stride()
+    apart = down if along == 1 else along
+    return 1 in (down, along) and not any(s % 8 for s in (*batches, apart, t.storage_offset()))
+
+
+def _gelu(a: Tensor, approximate: str) -> str | None:
+    if approximate == "none":
+        return "its GELU is the formula by tanh, got approximate='none'"
+    # Seen on an H100, cuBLAS 13: 1e-6 of float32 and 5e-11 of float64.
+    return None if a.dtype in _HALVES else f"its GELU has the digits of half types, got {a.dtype}"
+
+
+def _unavailable(device_type: str) -> str | None:
+    if device_type != "cuda":
+        return f"it needs a on cuda, got {device_type}"
+    if reason := native.status().why_not("cuda"):
+        return reason
+    handle = native.status().handle
+    if handle is None or not handle.fuseline_has_cublaslt():
+        return "torch has not loaded libcublasLt"
+    return None

@@ -1,0 +1,74 @@
+"""Products by oneDNN with what follows them as its post-operations, on a CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fuseline.core import contract
+from fuseline.core.layout import dense
+from fuseline.core.products.backend import flat, kernels
+from fuseline.core.products.product import Product
+
+_DTYPES = (torch.float32, torch.bfloat16)
+# activation -> the post-operation and its algorithm.
+_POST = {None: ("none", ""), "tanh": ("gelu", "tanh"), "none": ("gelu", "none")}
+
+
+class _OneDnn:
+    def forward(
+        self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        if not (save and activation):
+            return _linear(a, b, bias, activation), None
+        h = _linear(a, b, bias, None)
+        return F.gelu(h, approximate=activation), h
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        return torch.matmul(a, b).contiguous()
+
+    def product_and_sums(self, a: Tensor, b: Tensor, of_a: bool) -> tuple[Tensor, Tensor]:
+        return self.product(a, b), a.sum(1) if of_a else b.sum(0)
+
+
+def _linear(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    attr, algorithm = _POST[activation]
+    # It reads no other strides: those of a bias it does not look at.
+    x, weight = dense(flat(a)), b.mT if b.is_contiguous() else dense(b.mT)
+    bias = None if bias is None else dense(bias)
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, attr, [], algorithm)
+    return y.view(*a.shape[:-1], b.shape[-1])
+
+
+def provider(product: Product) -> contract.Provider:
+    """Return the implementation of one operator. What it fuses no activation into is as fast by
+    torch's own, which take less time to call.
+    """
+    by_rule = not product.activation
+
+    def unsupported(direction: str, *args: Any) -> str | None:
+        a, b, _, activation = product.of(*args)
+        if activation == "relu":
+            return "its ReLU makes 0 of NaN"
+        if a.dtype not in _DTYPES:
+            return f"a has dtype {a.dtype}, expected float32 or bfloat16"
+        if a.numel() == 0 or b.numel() == 0:
+            return "a or b is empty"
+        return "b is a batch" if b.dim() > 2 else None
+
+    return contract.Provider(
+        "onednn", kernels(product, _OneDnn()), _unavailable, unsupported, by_rule=by_rule
+    )
+
+
+def _unavailable(device_type: str) -> str | None:
+    if device_type != "cpu":
+        return f"it needs a on cpu, got {device_type}"
+    if not torch.backends.mkldnn.is_available():
+        return "torch was built without oneDNN"
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return f"torch {torch.__version__} has no mkldnn::_linear_pointwise"
+    return None

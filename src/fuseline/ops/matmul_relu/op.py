@@ -1,0 +1,35 @@
+"""The contract of matmul_relu, and the public function."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from fuseline.core.products import serve
+from fuseline.core.products.product import Product
+from fuseline.ops.matmul_relu import impl_eager
+
+
+def matmul_relu(a: Tensor, b: Tensor, impl: str = "auto") -> Tensor:
+    """Return the ReLU of a @ b.
+
+    y = max(a @ b, 0)
+
+    a     (..., M, K), float64, float32, float16 or bfloat16; any layout.
+          A copy is made only if neither rows nor columns are contiguous.
+    b     (K, N), or (..., K, N) with the leading dimensions of a; of a's dtype, as a else.
+    impl  "auto", or one of "cublaslt" (CUDA) and "onednn" (CPU), which fuse what follows,
+          "aten" (torch's operators), "eager" (the formula).
+
+    Returns y, (..., M, N), contiguous, of a's dtype. Half types are multiplied and added in float32
+    and rounded once (by "aten" also before the activation); float32 in TF32 only where
+    torch.backends.cuda.matmul.fp32_precision allows it. Under autocast a and b are cast as torch's
+    products cast them. Saved for backward: a, b and y.
+    Raises TypeError (dtype), ValueError (shape, device, impl) or RuntimeError (an
+    implementation that cannot run here) before anything is launched.
+    Source: torch.matmul.
+    """
+    return serve.call(PRODUCT, SELECTOR, matmul_relu, impl, a, b)
+
+
+PRODUCT = Product("matmul_relu", activation="relu", biased=False)
+SELECTOR = serve.register(PRODUCT, impl_eager.matmul_relu)
