@@ -29,9 +29,10 @@ WORDS = {DIRECTIONS: "both", ("fwd",): "forward", ("bwd",): "backward"}
 HEAD = """# Choices: which implementation serves which calls
 
 `impl="auto"` takes the first implementation in order that can run on the device: `cuda`, `cpu`,
-`triton`, then `eager` with a warning. A **rule** may put others first for some calls, forward and
-backward apart, since what is saved in between belongs to the operator. Why:
-[decision 0022](decisions/0022-selection-with-reasons.md).
+`triton`, then `eager` with a warning; of an operator that libraries alone serve, the first of them
+that serves the call. A **rule** may put others first for some calls, forward and backward apart,
+since what is saved in between belongs to the operator. Why: [decision
+0022](decisions/0022-selection-with-reasons.md).
 `print(fuseline.explain_choice(fuseline.layer_norm, x, weight, bias))` says what runs for a call,
 and why no other.
 
@@ -65,7 +66,8 @@ an implementation there.
 
 UNSERVED = """## What implementations do not serve
 
-Those that are not here serve all calls on their devices. "auto" takes these only by a rule.
+Those that are not here serve all calls on their devices. "auto" takes those with a star only by a
+rule, and others in order.
 
 | operator | implementation | device | direction | dtype of x | does not serve |
 | --- | --- | --- | --- | --- | --- |
@@ -91,11 +93,18 @@ def calls(spec: OpSpec, device: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield dtype and arguments of the operator's problems, an empty one with them."""
     ours = next(impl for impl in spec.implementations if impl.role == "ours")
     cases = [case for case in spec.cases if "check" in case.suites]
-    cases.append(Case("empty", {**cases[0].args, "shape": (0, 8)}))
+    first = cases[0].args
+    if "shape" in first:
+        cases.append(Case("empty", {**first, "shape": (0, *first["shape"][1:])}))
     for dtype in spec.dtypes:
         for case in cases:
             args = asked(ours.fn, **made(spec, case, dtype, device)).call
             yield str(dtype).removeprefix("torch."), args
+
+
+def is_of_another_kind(choice: Choice, device: str) -> bool:
+    """Return whether an implementation is of other devices by its nature."""
+    return (choice.unavailable(device) or "").startswith("it needs")
 
 
 def why_not(choice: Choice, direction: str, device: str, args: tuple[Any, ...]) -> str:
@@ -118,7 +127,8 @@ def lines(spec: OpSpec, choice: Choice, device: str) -> list[str]:
         for reason, by in found.items()
     ]
     said = said or [("both", "all", "nothing: it serves all")]
-    return [f"| {spec.name} | {choice.name} | {device} | {' | '.join(one)} |\n" for one in said]
+    name = f"{choice.name}*" if choice.by_rule else choice.name
+    return [f"| {spec.name} | {name} | {device} | {' | '.join(one)} |\n" for one in said]
 
 
 def page() -> str:
@@ -128,7 +138,8 @@ def page() -> str:
     for spec in specs.values():
         for choice in selector_of(spec).choices:
             for device in DEVICES if choice.by_rule or choice.unsupported else ():
-                out += lines(spec, choice, device)
+                if not is_of_another_kind(choice, device):
+                    out += lines(spec, choice, device)
     out.append("\n## Rules that are shipped\n\n")
     none = True
     for op, spec in specs.items():

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fuseline
 from fuseline import table
-from fuseline.core.spec import Inputs, OpSpec
+from fuseline.core.spec import Case, Inputs, OpSpec
 from fuseline.testing.accuracy import gradient_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "composition.md"
@@ -298,15 +298,20 @@ def trials() -> dict[str, Trial]:
     """Return a small problem of several rows for each operator, in fp32."""
     made = {}
     for name, spec in table.load().items():
-        case = next(
-            c for c in spec.cases
-            if "check" in c.suites and len(c.args["shape"]) > 1
-            and 20 < torch.Size(c.args["shape"]).numel() < 2000
-        )  # fmt: skip
-        generator = torch.Generator().manual_seed(5)
-        inputs = spec.make_inputs(case, torch.float32, torch.device("cpu"), generator)
+        checked = (case for case in spec.cases if "check" in case.suites)
+        inputs = next(filter(_is_small, (_inputs(spec, case) for case in checked)))
         made[name] = Trial(spec, inputs, gradient_names(spec, inputs))
     return made
+
+
+def _inputs(spec: OpSpec, case: Case) -> Inputs:
+    generator = torch.Generator().manual_seed(5)
+    return spec.make_inputs(case, torch.float32, torch.device("cpu"), generator)
+
+
+def _is_small(inputs: Inputs) -> bool:
+    first = next(t for t in inputs.values() if isinstance(t, Tensor))
+    return first.dim() > 1 and 20 < first.numel() < 2000
 
 
 def outcome(transform: str, trial: Trial) -> tuple[str, str]:

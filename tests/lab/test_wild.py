@@ -22,6 +22,7 @@ from fuseline.testing import Case, Implementation, Judge, OpSpec, accuracy
 CPU = torch.device("cpu")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 BYTES = {"float64": 8, "float32": 4}
+OF_ROWS = sorted(name for name, spec in table.load().items() if spec.row_inputs)
 MANY = wild.draw("softmax", 20261125, 3000, DTYPES, ("fwd", "bwd"), dims=True)
 
 
@@ -114,7 +115,7 @@ def test_what_is_expanded_is_read_once():
     [(20261125, 10), pytest.param(secrets.randbits(30), 100, marks=pytest.mark.long)],
     ids=["fixed", "fresh"],
 )
-@pytest.mark.parametrize("op", sorted(table.load()))
+@pytest.mark.parametrize("op", OF_ROWS)
 def test_every_operator_is_right(op, seed, cells):
     whole = table.load()[op]
     dtypes = [str(dtype).removeprefix("torch.") for dtype in whole.dtypes]
@@ -146,7 +147,7 @@ CANCELLED = {("rms_norm", "7x1"), ("rms_norm", "2x1"), ("layer_norm", "3x2"), ("
 
 
 @pytest.mark.parametrize("shape", ["7x1", "2x1", "3x2", "1x2", "5x5"])
-@pytest.mark.parametrize("op", sorted(table.load()))
+@pytest.mark.parametrize("op", OF_ROWS)
 def test_one_per_cent_too_much_is_refused_of_tiny_problems(op, shape):
     """By the second look too, which lets right results pass."""
     dtypes = {torch.float32, torch.float64}.intersection(table.load()[op].dtypes)

@@ -399,7 +399,9 @@ def test_every_public_function_can_be_explained() -> None:
         cpu = torch.device("cpu")
         inputs = spec.inputs(case, spec.dtypes[-1], cpu, torch.Generator())
         told = fuseline.explain_choice(getattr(fuseline, name), **inputs)
-        assert (told.op, told.machine, told.fwd.impl) == (name, "cpu", "cpu")
+        assert (told.op, told.machine) == (name, "cpu")
+        names = {impl.name for impl in spec.implementations}
+        assert told.fwd.impl in (names & {"cpu"} or names - {"eager"})
 
 
 def test_the_page_of_choices_is_what_implementations_say() -> None:
