@@ -19,8 +19,8 @@ pytestmark = [
 ]
 HALVES = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float64, torch.float32, *HALVES)
-# M, N, K: one, odd, as large as a tile and one more, long sums.
-SIZES = ((1, 1, 1), (3, 5, 7), (64, 64, 64), (129, 257, 65), (33, 8, 4099), (1000, 72, 24))
+# M, N, K: a row, odd, as large as a tile and one more, long sums.
+SIZES = ((1, 7, 9), (3, 5, 7), (64, 64, 64), (129, 257, 65), (33, 8, 4099), (1000, 72, 24))
 
 
 @pytest.fixture
@@ -58,6 +58,9 @@ def is_served(op: str, impl: str, args: list[object]) -> bool:
 
 def hold(op: str, impl: str, args: list[object], dy: Tensor) -> None:
     """Require the results to be as near to fp64's as twice eager's are."""
+    if "relu" in op:  # whose slope jumps where a rounding decides the sign
+        h = oracle("matmul_add", [*args, args[0].new_zeros(dy.shape[-1])][:3], dy)[0]
+        dy = torch.where(h.abs() < 0.02 * h.abs().max(), torch.zeros_like(dy), dy)
     wanted, eager = oracle(op, args, dy), results(op, args, dy, impl="eager")
     for f, e, w in zip(results(op, args, dy, impl=impl), eager, wanted, strict=True):
         assert error(f, w) <= max(2 * error(e, w), FLOOR[f.dtype]), (impl, f.shape)
