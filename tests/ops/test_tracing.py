@@ -66,13 +66,20 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
     "horizontal_reduction_pointwise": [of("horizontal_reduction_pointwise", "x")],
     "horizontal_reduction_reduction": [of("horizontal_reduction_reduction", "x")],
     "norm_chain": [of("norm_chain", "x")],
+    "matmul_add": [of("matmul_add", "x", "m", "b"), of("matmul_add", "x", "m", "b", impl="aten")],
+    "matmul_relu": [of("matmul_relu", "x", "m")],
+    "matmul_add_relu": [of("matmul_add_relu", "x", "m", "b", impl="eager")],
+    "matmul_add_gelu": [
+        of("matmul_add_gelu", "x", "m", "b"),
+        of("matmul_add_gelu", "x", "m", "b", approximate="none"),
+    ],
     "pointwise_chain": [of("pointwise_chain", "x")],
 }
 
 
 def tensors() -> dict[str, Tensor]:
     made = {"x": torch.randn(3, N), "r": torch.randn(3, N), "s": torch.rand(())}
-    return made | {"w": torch.rand(N), "b": torch.randn(N)}
+    return made | {"w": torch.rand(N), "b": torch.randn(N), "m": torch.randn(N, N)}
 
 
 def test_every_public_function_is_here() -> None:
@@ -86,8 +93,8 @@ def test_every_public_function_is_here() -> None:
 def test_symbolic_trace(name: str, call: Callable[..., Any]) -> None:
     given = tensors()
 
-    def every(x: Tensor, r: Tensor, s: Tensor, w: Tensor, b: Tensor) -> Any:
-        return call(x=x, r=r, s=s, w=w, b=b)
+    def every(x: Tensor, r: Tensor, s: Tensor, w: Tensor, b: Tensor, m: Tensor) -> Any:
+        return call(x=x, r=r, s=s, w=w, b=b, m=m)
 
     def first(x: Tensor) -> Any:
         return call(**given | {"x": x})

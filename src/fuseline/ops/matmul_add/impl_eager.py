@@ -6,4 +6,5 @@ from torch import Tensor
 
 def matmul_add(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """Return a @ b + bias."""
-    return torch.matmul(a, b) + bias
+    h = torch.matmul(a, b)
+    return h + bias.to(h.dtype)  # under autocast, as torch.addmm

@@ -7,4 +7,5 @@ from torch import Tensor
 
 def matmul_add_gelu(a: Tensor, b: Tensor, bias: Tensor, approximate: str = "tanh") -> Tensor:
     """Return gelu(a @ b + bias)."""
-    return F.gelu(torch.matmul(a, b) + bias, approximate=approximate)
+    h = torch.matmul(a, b)
+    return F.gelu(h + bias.to(h.dtype), approximate=approximate)  # under autocast, as torch.addmm

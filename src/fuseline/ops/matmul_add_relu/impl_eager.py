@@ -6,4 +6,5 @@ from torch import Tensor
 
 def matmul_add_relu(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
     """Return max(a @ b + bias, 0)."""
-    return torch.relu(torch.matmul(a, b) + bias)
+    h = torch.matmul(a, b)
+    return torch.relu(h + bias.to(h.dtype))  # under autocast, as torch.addmm
