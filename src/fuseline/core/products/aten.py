@@ -7,13 +7,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import contract
-from fuseline.core.products.backend import flat, kernels
+from fuseline.core.products.backend import Backend, flat, kernels
 from fuseline.core.products.product import Product
 
 _DEVICES = ("cpu", "cuda")
 
 
-class _Aten:
+class Aten(Backend):
     def forward(
         self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -26,9 +26,6 @@ class _Aten:
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.matmul(a, b).contiguous()
-
-    def product_and_sums(self, a: Tensor, b: Tensor, of_a: bool) -> tuple[Tensor, Tensor]:
-        return self.product(a, b), a.sum(1) if of_a else b.sum(0)
 
     def _affine(self, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
         if bias is None:
@@ -44,4 +41,4 @@ def provider(product: Product) -> contract.Provider:
     def unavailable(device_type: str) -> str | None:
         return None if device_type in _DEVICES else f"it needs a on cpu or cuda, got {device_type}"
 
-    return contract.Provider("aten", kernels(product, _Aten()), unavailable, by_rule=False)
+    return contract.Provider("aten", kernels(product, Aten()), unavailable, by_rule=False)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import contract, native
-from fuseline.core.products.backend import flat
+from fuseline.core.products.backend import Backend, Gradients, Needs, flat, kernels
 from fuseline.core.products.product import Product
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -35,39 +35,44 @@ def _is_hopper(device: torch.device) -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability(device) == (9, 0)
 
 
-def _kernels(product: Product) -> contract.Kernels:
-    gelu, biased = product.activation == "gelu", product.biased
+class CublasLt(Backend):
+    checks = True
 
-    def run(*args: Any) -> Tensor:
-        a, b, bias, activation = product.of(*args)
-        epilogue = "gelu" if gelu else activation or "none"
-        y: Tensor = _operator("_product")(a, b, bias, epilogue, tf32(a.dtype))[0]
-        return y
+    def forward(
+        self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        name = {None: "none", "tanh": "gelu"}.get(activation, activation)
+        if save and name == "gelu":
+            if b.shape[-1] % 8:  # what GELU_AUX cannot write
+                h, _ = self._forward(a, b, bias, "none")
+                return F.gelu(h, approximate="tanh"), h
+            return self._forward(a, b, bias, "gelu_aux")
+        return self._forward(a, b, bias, name)[0], None
 
-    def fwd(*args: Any) -> tuple[Tensor, Tensor]:
-        a, b, bias, _ = product.of(*args)
-        if b.shape[-1] % 8 == 0:  # what GELU_AUX can write
-            pair: tuple[Tensor, Tensor] = _operator("_product")(
-                a, b, bias, "gelu_aux", tf32(a.dtype)
-            )
-            return pair
-        h = _operator("_product")(a, b, bias, "none", tf32(a.dtype))[0]
-        return F.gelu(h, approximate="tanh"), h
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._forward(a, b, None, "none")[0]
 
-    def bwd(dy: Tensor, a: Tensor, b: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        saved, *rest = args if product.activation else (None, *args)
-        activation = rest[0] if gelu else product.activation
-        need_da, need_db, *need_dbias = rest[gelu:]
-        wants_sums = any(need_dbias)
-        needs = (need_da, need_db, wants_sums)
+    def gradients(
+        self,
+        dy: Tensor,
+        a: Tensor,
+        b: Tensor,
+        saved: Tensor | None,
+        activation: str | None,
+        needs: Needs,
+    ) -> Gradients:
         da, db, dbias = _operator("_product_bwd")(
-            dy, a, b, saved, activation, *needs, tf32(a.dtype)
+            dy, a, b, saved, activation or "", *needs, tf32(a.dtype)
         )
-        if wants_sums and dbias.numel() == 0:
+        if needs[2] and dbias.numel() == 0:
             dbias = flat(dy).sum(0)
-        return (da, db, dbias)[: 2 + biased]
+        return da, db, dbias
 
-    return contract.Kernels(run, fwd if gelu else None, bwd)
+    def _forward(
+        self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None
+    ) -> tuple[Tensor, Tensor]:
+        pair: tuple[Tensor, Tensor] = _operator("_product")(a, b, bias, activation, tf32(a.dtype))
+        return pair
 
 
 def provider(product: Product) -> contract.Provider:
@@ -86,7 +91,7 @@ def provider(product: Product) -> contract.Provider:
         return _relu(a, b) if activation == "relu" else _gelu(a, str(activation))
 
     return contract.Provider(
-        "cublaslt", _kernels(product), _unavailable, unsupported, by_rule=False
+        "cublaslt", kernels(product, CublasLt()), _unavailable, unsupported, by_rule=False
     )
 
 

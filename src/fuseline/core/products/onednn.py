@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuseline.core import contract
 from fuseline.core.layout import dense
-from fuseline.core.products.backend import flat, kernels
+from fuseline.core.products.backend import Backend, flat, kernels
 from fuseline.core.products.product import Product
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -18,7 +18,7 @@ _DTYPES = (torch.float32, torch.bfloat16)
 _POST = {None: ("none", ""), "tanh": ("gelu", "tanh"), "none": ("gelu", "none")}
 
 
-class _OneDnn:
+class OneDnn(Backend):
     def forward(
         self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -29,9 +29,6 @@ class _OneDnn:
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.matmul(a, b).contiguous()
-
-    def product_and_sums(self, a: Tensor, b: Tensor, of_a: bool) -> tuple[Tensor, Tensor]:
-        return self.product(a, b), a.sum(1) if of_a else b.sum(0)
 
 
 def _linear(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
@@ -60,7 +57,7 @@ def provider(product: Product) -> contract.Provider:
         return "b is a batch" if b.dim() > 2 else None
 
     return contract.Provider(
-        "onednn", kernels(product, _OneDnn()), _unavailable, unsupported, by_rule=by_rule
+        "onednn", kernels(product, OneDnn()), _unavailable, unsupported, by_rule=by_rule
     )
 
 
