@@ -68,6 +68,14 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
     "norm_chain": [of("norm_chain", "x")],
     "matmul_add": [of("matmul_add", "x", "m", "b"), of("matmul_add", "x", "m", "b", impl="aten")],
     "matmul_relu": [of("matmul_relu", "x", "m")],
+    "matmul_matmul": [
+        of("matmul_matmul", "x", "m", "m"),
+        of("matmul_matmul", "x", "m", "m", activation="relu", impl="aten"),
+    ],
+    "mlp": [
+        of("mlp", "x", "m", "b", "m", "w"),
+        of("mlp", "x", "m", "b", "m", "w", activation="relu"),
+    ],
     "matmul_add_relu": [of("matmul_add_relu", "x", "m", "b", impl="eager")],
     "matmul_add_gelu": [
         of("matmul_add_gelu", "x", "m", "b"),

@@ -12,7 +12,9 @@ from fuseline.ops.masked_softmax import masked_softmax
 from fuseline.ops.matmul_add import matmul_add
 from fuseline.ops.matmul_add_gelu import matmul_add_gelu
 from fuseline.ops.matmul_add_relu import matmul_add_relu
+from fuseline.ops.matmul_matmul import matmul_matmul
 from fuseline.ops.matmul_relu import matmul_relu
+from fuseline.ops.mlp import mlp
 from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.pointwise_chain import pointwise_chain
 from fuseline.ops.rms_norm import rms_norm
@@ -33,7 +35,9 @@ __all__ = [
     "matmul_add",
     "matmul_add_gelu",
     "matmul_add_relu",
+    "matmul_matmul",
     "matmul_relu",
+    "mlp",
     "norm_chain",
     "pointwise_chain",
     "rms_norm",

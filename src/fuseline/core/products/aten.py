@@ -6,14 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import contract
-from fuseline.core.products.backend import Backend, flat, kernels
-from fuseline.core.products.product import Product
+from fuseline.core.products.backend import Backend, flat
 
 _DEVICES = ("cpu", "cuda")
 
 
 class Aten(Backend):
+    name = "aten"
+
+    def unavailable(self, device_type: str) -> str | None:
+        return None if device_type in _DEVICES else f"it needs a on cpu or cuda, got {device_type}"
+
     def forward(
         self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -33,12 +36,3 @@ class Aten(Backend):
         if b.dim() > 2:
             return self.product(a, b).add_(bias)
         return torch.addmm(bias, flat(a), b).view(*a.shape[:-1], b.shape[-1])
-
-
-def provider(product: Product) -> contract.Provider:
-    """Return the implementation of one operator."""
-
-    def unavailable(device_type: str) -> str | None:
-        return None if device_type in _DEVICES else f"it needs a on cpu or cuda, got {device_type}"
-
-    return contract.Provider("aten", kernels(product, Aten()), unavailable, by_rule=False)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fuseline.core import contract, native
-from fuseline.core.products.product import Product, is_transposed
+from fuseline.core import native
 
 Needs = tuple[bool, bool, bool]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
@@ -18,10 +16,24 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 class Backend(ABC):
     """What multiplies. Batches of a and b are equal, or b is one matrix.
 
+    name    of the implementation
     checks  whether it refuses by itself what an operator's validate() refuses
     """
 
+    name: str
     checks = False
+
+    @abstractmethod
+    def unavailable(self, device_type: str) -> str | None:
+        """Return why it cannot run on a device type, or None."""
+
+    def refusal(self, direction: str, a: Tensor, b: Tensor, activation: str | None) -> str | None:
+        """Return why it does not serve a call, from metadata alone, or None."""
+        return None
+
+    def gains_by(self, activation: str | None) -> bool:
+        """Return whether "auto" takes it in order, without a rule, for an activation."""
+        return True
 
     @abstractmethod
     def forward(
@@ -69,31 +81,6 @@ class Backend(ABC):
         return da, db, dbias
 
 
-def kernels(product: Product, backend: Backend) -> contract.Kernels:
-    """Return the functions of one operator by a backend."""
-    gelu = product.activation == "gelu"
-
-    def run(*args: Any) -> Tensor:
-        return forward(args, False)[0]
-
-    def fwd(*args: Any) -> tuple[Tensor, Tensor | None]:
-        return forward(args, True)
-
-    def forward(args: tuple[Any, ...], save: bool) -> tuple[Tensor, Tensor | None]:
-        if not backend.checks:
-            product.validate(*args)
-        return backend.forward(*product.of(*args), save)
-
-    def bwd(dy: Tensor, a: Tensor, b: Tensor, *args: Any) -> tuple[Tensor, ...]:
-        saved, *rest = args if product.activation else (None, *args)
-        activation = rest[0] if gelu else product.activation or None
-        needs = (*rest[gelu:], False)[:3]
-        found = backend.gradients(dy, a, b, saved, activation, needs)
-        return tuple(a.new_empty((0,)) if t is None else t for t in found[: 2 + product.biased])
-
-    return contract.Kernels(run, fwd if gelu else None, bwd)
-
-
 def through(dy: Tensor, saved: Tensor, activation: str, sums: bool) -> tuple[Tensor, Tensor | None]:
     """Return the gradient through an activation, and its sums over rows where these are wanted.
 
@@ -107,6 +94,17 @@ def through(dy: Tensor, saved: Tensor, activation: str, sums: bool) -> tuple[Ten
     else:
         g = torch.ops.aten.gelu_backward(dy, saved, approximate=activation)
     return g, flat(g).sum(0) if sums else None
+
+
+def is_transposed(b: Tensor) -> bool:
+    """Whether the columns of b are contiguous, as of a Linear's weight: then those of db are."""
+    return not b.is_contiguous() and b.mT.is_contiguous()
+
+
+def like_factor(b: Tensor) -> Tensor:
+    """Return what the gradient of b is laid out as."""
+    transposed = b.dim() > 1 and is_transposed(b)
+    return b.mT.new_empty(b.mT.shape).mT if transposed else b.new_empty(b.shape)
 
 
 def flat(t: Tensor) -> Tensor:

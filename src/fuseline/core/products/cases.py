@@ -93,20 +93,21 @@ def _cost(product: Product, inputs: Inputs, direction: Direction) -> Cost:
     return Cost(size * (both + y + saved), size * (both + bias), 2 * flops)
 
 
+def bad_case(
+    good: Inputs, name: str, error: type[Exception], *match: str, **change: Any
+) -> ErrorCase:
+    """Return good inputs but for what `change` replaces."""
+
+    def make(device: torch.device) -> Inputs:
+        given = good | change
+        return {n: t.to(device) if isinstance(t, Tensor) else t for n, t in given.items()}
+
+    return ErrorCase(name, make, error, match)
+
+
 def _errors(product: Product) -> tuple[ErrorCase, ...]:
-    def good(device: torch.device) -> Inputs:
-        inputs = {"a": torch.randn(3, 4), "b": torch.randn(4, 5)}
-        if product.biased:
-            inputs["bias"] = torch.randn(5)
-        return {name: t.to(device) for name, t in inputs.items()}
-
-    def bad(name: str, error: type[Exception], *match: str, **change: Any) -> ErrorCase:
-        def make(device: torch.device) -> Inputs:
-            moved = {n: t.to(device) if isinstance(t, Tensor) else t for n, t in change.items()}
-            return good(device) | moved
-
-        return ErrorCase(name, make, error, match)
-
+    good: Inputs = {"a": torch.randn(3, 4), "b": torch.randn(4, 5)}
+    bad = partial(bad_case, good | ({"bias": torch.randn(5)} if product.biased else {}))
     cases = [
         bad("integer_a", TypeError, "a has dtype", "int64", "float32", a=torch.ones(3, 4).long()),
         bad("vector_a", ValueError, "a has shape", "(4,)", "two dimensions", a=torch.ones(4)),

@@ -9,9 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import contract, native
-from fuseline.core.products.backend import Backend, Gradients, Needs, flat, kernels
-from fuseline.core.products.product import Product
+from fuseline.core import native
+from fuseline.core.products.backend import Backend, Gradients, Needs, flat
 
 _HALVES = (torch.float16, torch.bfloat16)
 _LARGEST = 2**31 - 1
@@ -36,7 +35,27 @@ def _is_hopper(device: torch.device) -> bool:
 
 
 class CublasLt(Backend):
+    name = "cublaslt"
     checks = True
+
+    def unavailable(self, device_type: str) -> str | None:
+        if device_type != "cuda":
+            return f"it needs a on cuda, got {device_type}"
+        if reason := native.status().why_not("cuda"):
+            return reason
+        handle = native.status().handle
+        has = handle is not None and handle.fuseline_has_cublaslt()
+        return None if has else "torch has not loaded libcublasLt"
+
+    def refusal(self, direction: str, a: Tensor, b: Tensor, activation: str | None) -> str | None:
+        size = a.numel()
+        if size == 0 or b.numel() == 0:
+            return "a or b is empty"
+        if size > _LARGEST and max(size // a.shape[-1], a.shape[-1]) > _LARGEST:
+            return f"a dimension of a is longer than {_LARGEST}"
+        if direction == "bwd" or activation is None:
+            return None
+        return _relu(a, b) if activation == "relu" else _gelu(a, activation)
 
     def forward(
         self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
@@ -75,26 +94,6 @@ class CublasLt(Backend):
         return pair
 
 
-def provider(product: Product) -> contract.Provider:
-    """Return the implementation of one operator."""
-
-    def unsupported(direction: str, *args: Any) -> str | None:
-        a, b = args[:2]
-        size = a.numel()
-        if size == 0 or b.numel() == 0:
-            return "a or b is empty"
-        if size > _LARGEST and max(size // a.shape[-1], a.shape[-1]) > _LARGEST:
-            return f"a dimension of a is longer than {_LARGEST}"
-        if direction == "bwd" or not product.activation:
-            return None
-        activation = product.of(*args).activation
-        return _relu(a, b) if activation == "relu" else _gelu(a, str(activation))
-
-    return contract.Provider(
-        "cublaslt", kernels(product, CublasLt()), _unavailable, unsupported, by_rule=False
-    )
-
-
 def _relu(a: Tensor, b: Tensor) -> str | None:
     """Return why the ReLU of a product is not one that keeps NaN, or None.
 
@@ -121,14 +120,3 @@ def _gelu(a: Tensor, approximate: str) -> str | None:
         return "its GELU is the formula by tanh, got approximate='none'"
     # Seen on an H100, cuBLAS 13: 1e-6 of float32 and 5e-11 of float64.
     return None if a.dtype in _HALVES else f"its GELU has the digits of half types, got {a.dtype}"
-
-
-def _unavailable(device_type: str) -> str | None:
-    if device_type != "cuda":
-        return f"it needs a on cuda, got {device_type}"
-    if reason := native.status().why_not("cuda"):
-        return reason
-    handle = native.status().handle
-    if handle is None or not handle.fuseline_has_cublaslt():
-        return "torch has not loaded libcublasLt"
-    return None

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import contract
 from fuseline.core.layout import dense
-from fuseline.core.products.backend import Backend, flat, kernels
-from fuseline.core.products.product import Product
+from fuseline.core.products.backend import Backend, flat
 
 _DTYPES = (torch.float32, torch.bfloat16)
 # activation -> the post-operation and its algorithm.
@@ -19,6 +15,30 @@ _POST = {None: ("none", ""), "tanh": ("gelu", "tanh"), "none": ("gelu", "none")}
 
 
 class OneDnn(Backend):
+    name = "onednn"
+
+    def unavailable(self, device_type: str) -> str | None:
+        if device_type != "cpu":
+            return f"it needs a on cpu, got {device_type}"
+        if not torch.backends.mkldnn.is_available():
+            return "torch was built without oneDNN"
+        if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+            return f"torch {torch.__version__} has no mkldnn::_linear_pointwise"
+        return None
+
+    def refusal(self, direction: str, a: Tensor, b: Tensor, activation: str | None) -> str | None:
+        if activation == "relu":
+            return "its ReLU makes 0 of NaN"
+        if a.dtype not in _DTYPES:
+            return f"a has dtype {a.dtype}, expected float32 or bfloat16"
+        if a.numel() == 0 or b.numel() == 0:
+            return "a or b is empty"
+        return "b is a batch" if b.dim() > 2 else None
+
+    def gains_by(self, activation: str | None) -> bool:
+        # Without one torch's own products are as fast, and take less time to call.
+        return activation is not None
+
     def forward(
         self, a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None, save: bool
     ) -> tuple[Tensor, Tensor | None]:
@@ -38,34 +58,3 @@ def _linear(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -
     bias = None if bias is None else dense(bias)
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, attr, [], algorithm)
     return y.view(*a.shape[:-1], b.shape[-1])
-
-
-def provider(product: Product) -> contract.Provider:
-    """Return the implementation of one operator. What it fuses no activation into is as fast by
-    torch's own, which take less time to call.
-    """
-    by_rule = not product.activation
-
-    def unsupported(direction: str, *args: Any) -> str | None:
-        a, b, _, activation = product.of(*args)
-        if activation == "relu":
-            return "its ReLU makes 0 of NaN"
-        if a.dtype not in _DTYPES:
-            return f"a has dtype {a.dtype}, expected float32 or bfloat16"
-        if a.numel() == 0 or b.numel() == 0:
-            return "a or b is empty"
-        return "b is a batch" if b.dim() > 2 else None
-
-    return contract.Provider(
-        "onednn", kernels(product, OneDnn()), _unavailable, unsupported, by_rule=by_rule
-    )
-
-
-def _unavailable(device_type: str) -> str | None:
-    if device_type != "cpu":
-        return f"it needs a on cpu, got {device_type}"
-    if not torch.backends.mkldnn.is_available():
-        return "torch was built without oneDNN"
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return f"torch {torch.__version__} has no mkldnn::_linear_pointwise"
-    return None

@@ -10,8 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core import arguments, operator
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.contract import Contract, Kernels, differentiable_backward, wants_graph
+from fuseline.core.products.backend import Backend, like_factor
 from fuseline.core.rules import DTYPE, Fact
 
 _SIZES = tuple(1 << k for k in range(6, 15, 2))
@@ -84,12 +86,12 @@ class Product:
         self.validate(*args)
         return formula(*self.of(*args))
 
-    def contract(self) -> contract.Contract:
+    def contract(self) -> Contract:
         gelu = self.activation == "gelu"
         rest = ", str approximate" if gelu else ""
         saved = {"": "", "relu": ", Tensor y", "gelu": ", Tensor h"}[self.activation]
         needs = ", bool need_da, bool need_db" + (", bool need_dbias" if self.biased else "")
-        return contract.Contract(
+        return Contract(
             name=self.name,
             args="Tensor a, Tensor b" + (", Tensor bias" if self.biased else "") + rest,
             fwd_returns="(Tensor, Tensor)" if gelu else "",
@@ -109,6 +111,38 @@ class Product:
                 "batch": Fact(lambda a, *rest: a.shape[:-2].numel(), _SIZES),
             },
         )
+
+    def kernels(self, backend: Backend) -> Kernels:
+        """Return the functions of the operator by a backend."""
+        gelu = self.activation == "gelu"
+
+        def run(*args: Any) -> Tensor:
+            return forward(args, False)[0]
+
+        def fwd(*args: Any) -> tuple[Tensor, Tensor | None]:
+            return forward(args, True)
+
+        def forward(args: tuple[Any, ...], save: bool) -> tuple[Tensor, Tensor | None]:
+            if not backend.checks:
+                self.validate(*args)
+            return backend.forward(*self.of(*args), save)
+
+        def bwd(dy: Tensor, a: Tensor, b: Tensor, *args: Any) -> tuple[Tensor, ...]:
+            saved, *rest = args if self.activation else (None, *args)
+            activation = rest[0] if gelu else self.activation or None
+            needs = (*rest[gelu:], False)[:3]
+            found = backend.gradients(dy, a, b, saved, activation, needs)
+            return tuple(a.new_empty((0,)) if t is None else t for t in found[: 2 + self.biased])
+
+        return Kernels(run, fwd if gelu else None, bwd)
+
+    def refusal(self, backend: Backend, direction: str, *args: Any) -> str | None:
+        """Return why a backend does not serve a call, or None."""
+        a, b, _, activation = self.of(*args)
+        return backend.refusal(direction, a, b, activation)
+
+    def by_rule(self, backend: Backend) -> bool:
+        return not backend.gains_by(self.activation or None)
 
     def _fake(self, *args: Any) -> Tensor:
         self.validate(*args)
@@ -133,9 +167,7 @@ class Product:
         needs = args[-2 - len(bias) :]
         each = zip((a, b, *bias), needs, strict=True)
         da, db, *dbias = (t.new_empty(t.shape if need else (0,)) for t, need in each)
-        if needs[1] and is_transposed(b):
-            db = b.mT.new_empty(b.mT.shape).mT
-        return da, db, *dbias
+        return da, like_factor(b) if needs[1] else db, *dbias
 
     def _function(
         self, fwd: Callable[..., Any], bwd: Callable[..., Any]
@@ -155,9 +187,9 @@ class Product:
             @staticmethod
             def backward(ctx: Any, dy: Tensor) -> tuple[Any, ...]:
                 saved, rest, needs = ctx.saved_tensors, ctx.rest, ctx.needs_input_grad
-                if contract.wants_graph((dy, *saved)):
+                if wants_graph((dy, *saved)):
                     args = (*saved[:tensors], *rest)
-                    return contract.differentiable_backward(decomposed, args, needs, dy)
+                    return differentiable_backward(decomposed, args, needs, dy)
                 grads = bwd(dy, *saved[:2], *saved[tensors:], *rest, *needs[:tensors])
                 each = zip(grads, needs[:tensors], strict=True)
                 return (*(g if need else None for g, need in each), *(None for _ in rest))
@@ -190,11 +222,6 @@ class Product:
             return op(a, b, *bias, *args[tensors:]), 0
 
         return rule
-
-
-def is_transposed(b: Tensor) -> bool:
-    """Whether the columns of b are contiguous, as of a Linear's weight: then those of db are."""
-    return not b.is_contiguous() and b.mT.is_contiguous()
 
 
 def formula(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:

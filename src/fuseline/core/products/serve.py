@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
 from fuseline.core import contract, operator
-from fuseline.core.products import aten, cublaslt, onednn
+from fuseline.core.products.aten import Aten
+from fuseline.core.products.backend import Backend
+from fuseline.core.products.chain import Chain
+from fuseline.core.products.cublaslt import CublasLt
+from fuseline.core.products.onednn import OneDnn
 from fuseline.core.products.product import Product
 from fuseline.core.select import Selector
 
+# In order of preference.
+LIBRARIES: tuple[Backend, ...] = (CublasLt(), OneDnn(), Aten())
 
-def register(product: Product, eager: Callable[..., Tensor]) -> Selector:
+
+def register(one: Product | Chain, eager: Callable[..., Tensor]) -> Selector:
     """Register an operator; return its selector, in order of preference."""
 
     def checked(*args: Any) -> Tensor:
-        product.validate(*args)
+        one.validate(*args)
         return eager(*args)
 
-    libraries = (cublaslt, onednn, aten)
-    return contract.provided(
-        product.contract(), checked, *(lib.provider(product) for lib in libraries)
+    return contract.provided(one.contract(), checked, *(_provider(one, b) for b in LIBRARIES))
+
+
+def _provider(one: Product | Chain, backend: Backend) -> contract.Provider:
+    serves_all = type(backend).refusal is Backend.refusal
+    return contract.Provider(
+        backend.name,
+        one.kernels(backend),
+        backend.unavailable,
+        None if serves_all else partial(one.refusal, backend),
+        by_rule=one.by_rule(backend),
     )
 
 
 def call(
-    product: Product, selector: Selector, public: Callable[..., Any], impl: str, *args: Any
+    one: Product | Chain, selector: Selector, public: Callable[..., Any], impl: str, *args: Any
 ) -> Tensor:
     """Run an operator; under autocast on what torch's products would take."""
-    lowered = operator.lowered(*args)
-    y: Tensor = operator.call(selector, product.validate, public, impl, *lowered)
+    y: Tensor = operator.call(selector, one.validate, public, impl, *operator.lowered(*args))
     return y
