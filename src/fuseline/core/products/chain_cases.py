@@ -30,7 +30,7 @@ _MATMUL = ((8192, 1024, 1024, 1024), (4096, 1024, 4096, 1024), (8192, 2048, 2048
            (8192, 4096, 64, 4096))  # fmt: skip
 _QUICK = ((256, 128, 512, 128),)
 # The last is of few operations if the weights are multiplied first.
-_CHECK = ("7x5x9x3", "2,3x7x8x5-t", "40x6x40x6")
+_CHECK = ("2,3x7x8x5-t", "40x6x40x6")
 
 
 def _case(name: str, activation: str | None, *suites: str) -> Case:
@@ -141,7 +141,8 @@ def spec(
         dtypes=arguments.DTYPES,
         suite_dtypes=SUITE_DTYPES,
         cost=partial(_cost, chain),
-        # As of one product; and w1 @ w2 may come first, which eager's order does not.
-        budget=Budget(gradients=True, fp32_floor=4.0),
+        # As of one product. Where w1 @ w2 comes first, that is rounded and not the middle: of small
+        # numbers float16 then has other digits than in eager's order.
+        budget=Budget(gradients=True, fp32_floor=4.0, half_extra=1.0 if chain.biased else 2.0),
         error_cases=_errors(chain),
     )
