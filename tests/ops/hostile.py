@@ -94,7 +94,8 @@ def good_calls() -> dict[str, list[list[Any]]]:
                 if leaves:
                     with recorder:
                         outputs = as_tuple(public(**{**inputs, **leaves}))
-                        sum(y.sum() for y in outputs if y.requires_grad).backward()
+                        # A gradient of ones alone may cancel down to its rounding.
+                        sum(y.cos().sum() for y in outputs if y.requires_grad).backward()
     alike = {_family(name): calls for name, calls in recorder.calls.items()}
     return {name: alike[_family(name)] for name in sorted(native.operators())
             if name.startswith("fuseline::") and _family(name) in alike}  # fmt: skip

@@ -165,6 +165,8 @@ def require_exactly(
     op: str, name: str, t: Tensor, shape: torch.Size, dtype: torch.dtype, device: torch.device
 ) -> None:
     """Refuse an argument of a backward that is not what the forward saved or gave."""
+    if not isinstance(t, Tensor):
+        raise TypeError(f"{op}: {name} is a {type(t).__name__}, expected a torch.Tensor")
     require_strided(op, name, t)
     if (t.shape, t.dtype, t.device) != (shape, dtype, device):
         raise ValueError(

@@ -247,7 +247,8 @@ def _checked(op: str, schema: str, fake: Function, function: Function) -> Functi
             if held and t.numel() and not t.data_ptr():
                 raise RuntimeError(f"{op}: {name} has elements, but its memory was freed")
         fake(*args)
-        return function(*args, **options)
+        with torch._C._AutoDispatchBelowAutograd():
+            return function(*args, **options)
 
     return kernel
 
@@ -268,6 +269,8 @@ def _auto_variant(contract: Contract, selector: Selector, suffix: str) -> Varian
     """
 
     def served(*args: Any) -> tuple[Function, Function]:
+        if not isinstance(args[0], torch.Tensor):
+            contract.fake(*args)  # which refuses None, an undefined tensor
         return serving(selector, "graph", differentiable, args[0].device.type)
 
     def differentiable(fwd: Function, bwd: Function) -> Function:
