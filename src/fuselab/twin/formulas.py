@@ -109,6 +109,23 @@ def bias_dropout_add(
     return residual + h
 
 
+def conv_add(x: Array, weight: Array, bias: Array | None, **numbers: Any) -> Array:
+    places = [(p, p) for p in numbers["padding"]]
+    y = jax.lax.conv_general_dilated(
+        x, weight, numbers["stride"], places, None, numbers["dilation"],
+        feature_group_count=numbers["groups"],
+    )  # fmt: skip
+    return y if bias is None else y + bias.reshape(-1, *(1,) * len(places))
+
+
+def conv_relu(x: Array, weight: Array, bias: Array | None, **numbers: Any) -> Array:
+    return jax.nn.relu(conv_add(x, weight, bias, **numbers))
+
+
+def conv_add_relu(x: Array, weight: Array, bias: Array | None, z: Array, **numbers: Any) -> Array:
+    return jax.nn.relu(conv_add(x, weight, bias, **numbers) + z)
+
+
 def _mean(x: Array) -> Array:
     return jnp.mean(x, -1, keepdims=True)
 
@@ -127,5 +144,6 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         rms_norm, add_rms_norm, rms_norm_fp8, layer_norm, softmax, double_softmax, log_softmax,
         masked_softmax, softmax_backward, norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
+        conv_add, conv_relu, conv_add_relu,
     )
 }  # fmt: skip

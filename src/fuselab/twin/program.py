@@ -33,7 +33,8 @@ class Program:
 
 def program(op: str, arrays: tuple[str, ...], values: Mapping[str, Any]) -> Program:
     """Return the program of an operator whose `arrays` are given in this order."""
-    return _program(op, arrays, tuple(sorted(values.items())))
+    fixed = ((n, tuple(v) if isinstance(v, list) else v) for n, v in sorted(values.items()))
+    return _program(op, arrays, tuple(fixed))
 
 
 @cache

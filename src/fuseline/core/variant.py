@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 # Types of arguments that are no tensors: to look there costs less than isinstance(a, Tensor).
-_SCALARS = frozenset((float, int, bool, str, type(None)))
+_SCALARS = frozenset((float, int, bool, str, list, type(None)))
 # Bound once for the same reason.
 _transforms_active = torch._C._are_functorch_transforms_active
 _modes = torch._C._len_torch_dispatch_stack

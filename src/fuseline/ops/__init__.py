@@ -3,6 +3,9 @@
 from fuseline.ops.add_rms_norm import add_rms_norm
 from fuseline.ops.bias_dropout_add import bias_dropout_add
 from fuseline.ops.bias_gelu import bias_gelu
+from fuseline.ops.conv_add import conv_add
+from fuseline.ops.conv_add_relu import conv_add_relu
+from fuseline.ops.conv_relu import conv_relu
 from fuseline.ops.double_softmax import double_softmax
 from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
 from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_reduction
@@ -26,6 +29,9 @@ __all__ = [
     "add_rms_norm",
     "bias_dropout_add",
     "bias_gelu",
+    "conv_add",
+    "conv_add_relu",
+    "conv_relu",
     "double_softmax",
     "horizontal_reduction_pointwise",
     "horizontal_reduction_reduction",

@@ -1,0 +1,1 @@
+"""Convolutions and what follows them: one contract, and the libraries that serve it."""

@@ -1,0 +1,223 @@
+"""What the specs of convolutions try alike: problem sizes, inputs, costs, bad inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import arguments
+from fuseline.core.convolutions import geometry
+from fuseline.core.convolutions.convolution import Convolution
+from fuseline.core.select import Selector
+from fuseline.core.spec import (
+    Budget,
+    Case,
+    Cost,
+    Direction,
+    ErrorCase,
+    Implementation,
+    Inputs,
+    OpSpec,
+    provided,
+)
+
+_SUITE_DTYPES = {
+    "conv": (torch.bfloat16, torch.float16, torch.float32),
+    "quick": (torch.float32, torch.bfloat16),
+}
+
+
+def _case(
+    shape: tuple[int, ...],
+    filters: int,
+    kernel: tuple[int, ...],
+    *suites: str,
+    stride: int = 1,
+    padding: int = 0,
+    dilation: int = 1,
+    groups: int = 1,
+    last: bool = True,
+    bias: bool = True,
+) -> Case:
+    """Return one convolution of an x of this shape.
+
+    last  whether x, weight and z are channels_last
+    bias  whether there is one
+    """
+    name = f"{'x'.join(map(str, shape))}-{filters}-{'x'.join(map(str, kernel))}"
+    marks = {"s": (stride, 1), "p": (padding, 0), "d": (dilation, 1), "g": (groups, 1)}
+    name += "".join(f"-{mark}{value}" for mark, (value, usual) in marks.items() if value != usual)
+    name += ("" if last else "-contiguous") + ("" if bias else "-without_bias")
+    args = {
+        "shape": shape,
+        "weight": (filters, shape[1] // groups, *kernel),
+        "numbers": {
+            "stride": [stride] * len(kernel),
+            "padding": [padding] * len(kernel),
+            "dilation": [dilation] * len(kernel),
+            "groups": groups,
+        },
+        "last": last,
+        "bias": bias,
+    }
+    return Case(name, args, suites)
+
+
+def _cases(of: Convolution) -> tuple[Case, ...]:
+    """Return the suites conv, quick and check."""
+
+    def layer(channels: int, size: int, filters: int, kernel: int, stride: int = 1) -> Case:
+        shape, suites = (32, channels, size, size), ("conv",)
+        kernels = (kernel, kernel)
+        return _case(shape, filters, kernels, *suites, stride=stride, padding=kernel // 2)
+
+    return (
+        layer(256, 56, 256, 3),
+        # ResNet-50 at batch 32.
+        layer(3, 224, 64, 7, stride=2),
+        layer(64, 56, 64, 1),
+        layer(64, 56, 64, 3),
+        layer(128, 56, 128, 3, stride=2),
+        layer(256, 14, 256, 3),
+        layer(1024, 14, 256, 1),
+        layer(512, 7, 512, 3),
+        _case((4, 64, 28, 28), 64, (3, 3), "quick", padding=1),
+        _case((2, 8, 9, 7), 16, (3, 3), "check", padding=1),
+        _case((2, 6, 7, 9), 4, (3, 2), "check", stride=2, padding=1, last=False),
+        _case((1, 3, 11, 12), 5, (7, 7), "check", stride=2, padding=3),
+        _case((2, 4, 9, 8), 8, (3, 3), "check", dilation=2, groups=2),
+        _case((2, 5, 5, 6), 5, (3, 3), "check", groups=5, last=False),
+        _case((2, 16, 3, 5), 8, (1, 1), "check", bias=not of.optional),
+    )
+
+
+def _placed(t: Tensor, last: bool) -> Tensor:
+    forms = {4: torch.channels_last, 5: torch.channels_last_3d} if last else {}
+    return t.contiguous(memory_format=forms.get(t.dim(), torch.contiguous_format))
+
+
+def _make_inputs(
+    of: Convolution,
+    case: Case,
+    dtype: torch.dtype,
+    device: torch.device,
+    generator: torch.Generator,
+) -> Inputs:
+    """Return random inputs whose convolutions have a variance near 1."""
+
+    def random(shape: Sequence[int]) -> Tensor:
+        t = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+        return _placed(t, case.args["last"])
+
+    x, weight, numbers = random(case.args["shape"]), case.args["weight"], case.args["numbers"]
+    inputs: Inputs = {"x": x, "weight": random(weight) * prod(weight[1:]) ** -0.5, **numbers}
+    inputs["bias"] = random(weight[:1]) if case.args["bias"] else None
+    if of.adds:
+        places = (numbers[name] for name in geometry.LEAST)
+        inputs["z"] = random(geometry.output_shape(x, inputs["weight"], *places))
+    return inputs
+
+
+def _cost(of: Convolution, inputs: Inputs, direction: Direction) -> Cost:
+    """Return the least bytes, each tensor once, and the products and sums of the convolution."""
+    x, weight = inputs["x"], inputs["weight"]
+    shape = geometry.output_shape(x, weight, *(inputs[n] for n in geometry.LEAST))
+    bias, z = (inputs.get(name) for name in ("bias", "z"))
+    of_bias = 0 if bias is None else bias.numel()
+    result = prod(shape)
+    flops = 2 * result * prod(weight.shape[1:])
+    added = 0 if z is None else result
+    size, both = x.element_size(), x.numel() + weight.numel()
+    if direction == "fwd":
+        return Cost((both + of_bias + added) * size, result * size, flops)
+    return Cost((both + result * (1 + of.relu)) * size, (both + of_bias + added) * size, 2 * flops)
+
+
+def _errors(of: Convolution) -> tuple[ErrorCase, ...]:
+    def good(device: torch.device) -> Inputs:
+        inputs = {
+            "x": torch.randn(2, 4, 5, 5),
+            "weight": torch.randn(6, 4, 3, 3),
+            "bias": torch.randn(6),
+            **({"z": torch.randn(2, 6, 3, 3)} if of.adds else {}),
+        }
+        return {name: t.to(device) for name, t in inputs.items()}
+
+    def bad(name: str, error: type[Exception], *match: str, **change: Any) -> ErrorCase:
+        def make(device: torch.device) -> Inputs:
+            moved = {
+                n: t.to(device) if isinstance(t, Tensor) and not t.is_meta else t
+                for n, t in change.items()
+            }
+            return good(device) | moved
+
+        return ErrorCase(name, make, error, match)
+
+    r = torch.randn
+    cases = [
+        bad("integer_x", TypeError, "x", "int64", "float32", x=torch.ones(2, 4, 5, 5).long()),
+        bad("x_without_batch", ValueError, "x has 2 dimensions", x=r(5, 5)),
+        bad("not_a_tensor", TypeError, "x", "list", x=[1.0, 2.0]),
+        bad("empty_image", ValueError, "x", "(2, 4, 0, 5)", x=r(2, 4, 0, 5)),
+        bad(
+            "weight_dtype", TypeError, "weight", "float64", "float32", weight=r(6, 4, 3, 3).double()
+        ),
+        bad("weight_dimensions", ValueError, "weight has 3 dimensions", weight=r(6, 4, 3)),
+        bad("weight_device", ValueError, "weight", "meta", weight=r(6, 4, 3, 3, device="meta")),
+        bad("weight_channels", ValueError, "weight", "(6, 3, 3, 3)", "4", weight=r(6, 3, 3, 3)),
+        bad("weight_larger_than_x", ValueError, "weight", "7 > 5", weight=r(6, 4, 7, 7)),
+        bad("weight_not_a_tensor", TypeError, "weight", "list", weight=[1.0]),
+        bad("bias_length", ValueError, "bias", "(5,)", "(6,)", bias=r(5)),
+        bad("bias_matrix", ValueError, "bias", "(1, 6)", "(6,)", bias=r(1, 6)),
+        bad("groups_of_no_divisor", ValueError, "groups", "4", "6", groups=4),
+        bad("groups_not_an_int", TypeError, "groups", "float", "int", groups=1.0),
+        bad("stride_0", ValueError, "stride", "[0, 0]", ">= 1", stride=0),
+        bad("negative_padding", ValueError, "padding", "[-1, 0]", ">= 0", padding=(-1, 0)),
+        bad("padding_by_name", TypeError, "padding", "same", "int", padding="same"),
+        bad("padding_a_side", ValueError, "padding", "4 numbers", "1 or 2", padding=(0, 1, 0, 1)),
+        bad("dilation_a_float", TypeError, "dilation", "1.5", "int", dilation=1.5),
+    ]
+    if not of.optional:
+        cases.append(bad("no_bias", TypeError, "bias", "None", "Tensor", bias=None))
+    if of.adds:
+        cases += [
+            bad("z_shape", ValueError, "z", "(6, 1, 1)", "(2, 6, 3, 3)", z=r(6, 1, 1)),
+            bad("z_dtype", ValueError, "z", "float64", "float32", z=r(2, 6, 3, 3).double()),
+            bad("no_z", TypeError, "z", "NoneType", "Tensor", z=None),
+        ]
+    return tuple(cases)
+
+
+def spec(
+    of: Convolution,
+    formula: str,
+    public: Callable[..., Any],
+    selector: Selector,
+    eager: Callable[..., Any],
+    reference: Callable[..., Any],
+) -> OpSpec:
+    """Return the row of one operator."""
+    return OpSpec(
+        name=of.name,
+        formula=formula,
+        reference=reference,
+        implementations=(
+            Implementation("eager", eager, role="eager"),
+            Implementation("auto", partial(public, impl="auto")),
+            *provided(public, selector, *selector.names[:-1]),
+        ),
+        make_inputs=partial(_make_inputs, of),
+        differentiable=("x", "weight", "bias", "z")[: 3 + of.adds],
+        cases=_cases(of),
+        dtypes=arguments.DTYPES,
+        suite_dtypes=_SUITE_DTYPES,
+        cost=partial(_cost, of),
+        # Terms cancel in every element, so that errors count beside the largest, as in gradients.
+        budget=Budget(gradients=True),
+        error_cases=_errors(of),
+    )

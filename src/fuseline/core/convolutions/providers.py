@@ -1,0 +1,144 @@
+"""Torch's kernels of convolutions: the plain ones, and those that also compute what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fuseline.core import contract
+from fuseline.core.contract import Kernels, Provider
+from fuseline.core.convolutions.convolution import Convolution
+from fuseline.core.select import Selector
+
+_DEVICES = ("cpu", "cuda")
+
+
+def register(of: Convolution, eager: Callable[..., Tensor]) -> Selector:
+    """Register an operator; return its selector, in order of preference."""
+
+    def checked(*args: Any) -> Tensor:
+        call = of.validate(*args)
+        return eager(*args).contiguous(memory_format=call.form)
+
+    return contract.provided(of.contract(), checked, *_providers(of))
+
+
+def _providers(of: Convolution) -> tuple[Provider, ...]:
+    bwd = partial(_gradients, of)
+    aten = Provider(
+        "aten", Kernels(run=partial(_aten, of), bwd=bwd), _no_aten, through=True, by_rule=False
+    )
+    if not of.relu:  # torch's convolution takes the bias itself
+        return (aten,)
+    cudnn = Provider(
+        "cudnn",
+        Kernels(run=partial(_cudnn, of), bwd=bwd),
+        _no_cudnn,
+        partial(_not_by_cudnn, of),
+        by_rule=False,
+    )
+    if not of.adds:  # oneDNN's own ReLU makes 0 of NaN
+        return cudnn, aten
+    onednn = Provider(
+        "onednn",
+        Kernels(run=partial(_onednn, of), bwd=bwd),
+        _no_onednn,
+        partial(_not_by_onednn, of),
+        by_rule=False,
+    )
+    return cudnn, onednn, aten
+
+
+def _gradients(of: Convolution, *args: Any, wrap: Any = None) -> tuple[Tensor, ...]:
+    given = of.validate_bwd(*args)
+    form = given.call.form
+
+    def placed(grad: Tensor | None, need: bool) -> Tensor:
+        if not need or grad is None:
+            return given.x.new_empty((0,))
+        return grad.contiguous(memory_format=form) if grad.dim() > 1 else grad.contiguous()
+
+    return tuple(map(placed, of.gradients(*args), given.needs))
+
+
+def _no_aten(device_type: str) -> str | None:
+    return None if device_type in _DEVICES else f"it needs x on cpu or cuda, got {device_type}"
+
+
+def _aten(of: Convolution, *args: Any, wrap: Any = None) -> Tensor:
+    call = of.admitted(*args)
+    y = call.convolved()
+    if call.z is not None:
+        y = y.add_(call.z)
+    if of.relu:
+        y = y.relu_()
+    return y.contiguous(memory_format=call.form)
+
+
+def _no_cudnn(device_type: str) -> str | None:
+    if device_type != "cuda":
+        return f"it needs x on cuda, got {device_type}"
+    return None if torch.backends.cudnn.is_available() else "torch has no cuDNN here"
+
+
+def _not_by_cudnn(of: Convolution, direction: str, *args: Any) -> str | None:
+    call = of.call(*args)
+    if call.x.dtype == torch.float64:
+        return "x has dtype torch.float64, expected float32, float16 or bfloat16"
+    if call.x.dim() != 4:
+        return f"x has {call.x.dim()} dimensions, expected 4"
+    if call.groups != 1:
+        return f"groups is {call.groups}, expected 1"
+    if not torch.backends.cudnn.enabled:
+        return "torch.backends.cudnn.enabled is False"
+    if torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic:
+        return "torch's fused convolutions take any algorithm, expected a deterministic one"
+    return None
+
+
+def _cudnn(of: Convolution, *args: Any) -> Tensor:
+    call = of.admitted(*args)
+    bias = None if call.bias is None else call.bias.contiguous()
+    rest = (bias, *call.places, call.groups)
+    if call.z is None:
+        return torch.cudnn_convolution_relu(call.x, call.weight, *rest)
+    return torch.cudnn_convolution_add_relu(call.x, call.weight, call.z, 1.0, *rest)
+
+
+def _no_onednn(device_type: str) -> str | None:
+    if device_type != "cpu":
+        return f"it needs x on cpu, got {device_type}"
+    if not torch.backends.mkldnn.is_available():
+        return "torch was built without oneDNN"
+    if not hasattr(torch.ops.mkldnn, "_convolution_pointwise"):
+        return f"torch {torch.__version__} has no mkldnn::_convolution_pointwise"
+    return None
+
+
+def _not_by_onednn(of: Convolution, direction: str, *args: Any) -> str | None:
+    call = of.call(*args)
+    if call.x.dtype not in (torch.float32, torch.bfloat16):
+        return f"x has dtype {call.x.dtype}, expected float32 or bfloat16"
+    if call.x.numel() == 0 or call.x.dim() != 4:
+        return f"x has shape {tuple(call.x.shape)}, expected 4 dimensions and no 0"
+    # It adds by kernels of its own to nothing else.
+    if call.form is torch.contiguous_format or call.groups != 1:
+        return "it adds z to convolutions of channels_last without groups alone"
+    return None
+
+
+def _onednn(of: Convolution, *args: Any) -> Tensor:
+    call = of.admitted(*args)
+    assert call.z is not None
+    # It does not look at the strides of a bias.
+    bias = None if call.bias is None else call.bias.contiguous()
+    rest: Any = (call.weight, bias, call.padding, call.stride, call.dilation, call.groups)
+    y: Tensor = torch.ops.mkldnn._convolution_pointwise.binary(
+        call.x, call.z, *rest, "add", 1.0, None, [], ""
+    )
+    # Its ReLU makes 0 of NaN.
+    return y.relu_().contiguous(memory_format=call.form)
