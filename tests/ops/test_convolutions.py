@@ -156,7 +156,6 @@ def test_what_was_good_once_does_not_let_other_arguments_pass() -> None:
     for change, words in (
         ({"z": given["z"][:, :1]}, "z has shape"),
         ({"bias": given["bias"][:1]}, "bias has shape"),
-        ({"z": given["z"].double()}, "z has shape .*float64"),
         ({"padding": 1}, "z has shape"),
     ):
         with pytest.raises(ValueError, match=rf"conv_add_relu: {words}"):

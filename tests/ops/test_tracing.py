@@ -82,10 +82,23 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
         of("matmul_add_gelu", "x", "m", "b", approximate="none"),
     ],
     "pointwise_chain": [of("pointwise_chain", "x")],
+    "conv_add": [of("conv_add", "x", "w", "b"), of("conv_add", "x", "w", "b", impl="eager")],
+    "conv_relu": [of("conv_relu", "x", "w"), of("conv_relu", "x", "w", "b", padding=1)],
+    "conv_add_relu": [
+        of("conv_add_relu", "x", "w", "", "r"),
+        of("conv_add_relu", "x", "w", "b", "r", impl="aten"),
+    ],
+    "conv_bn": [
+        of("conv_bn", "x", "w", "b", "m", "b", "b", "m", relu=True),
+        of("conv_bn", "x", "w", "", "m", "b", "", "", training=True),
+    ],
 }
 
 
-def tensors() -> dict[str, Tensor]:
+def tensors(name: str = "") -> dict[str, Tensor]:
+    if name.startswith("conv"):
+        images = {"x": torch.randn(3, 2, N), "r": torch.randn(3, 4, N - 2), "s": torch.rand(())}
+        return images | {"w": torch.randn(4, 2, 3), "b": torch.randn(4), "m": torch.rand(4)}
     made = {"x": torch.randn(3, N), "r": torch.randn(3, N), "s": torch.rand(())}
     return made | {"w": torch.rand(N), "b": torch.randn(N), "m": torch.randn(N, N)}
 
@@ -99,7 +112,7 @@ def test_every_public_function_is_here() -> None:
     ("name", "call"), [(name, call) for name, calls in CALLS.items() for call in calls]
 )
 def test_symbolic_trace(name: str, call: Callable[..., Any]) -> None:
-    given = tensors()
+    given = tensors(name)
 
     def every(x: Tensor, r: Tensor, s: Tensor, w: Tensor, b: Tensor, m: Tensor) -> Any:
         return call(x=x, r=r, s=s, w=w, b=b, m=m)

@@ -16,7 +16,7 @@ OPS = (
     "rms_norm", "add_rms_norm", "rms_norm_fp8", "layer_norm", "softmax", "double_softmax",
     "log_softmax", "masked_softmax", "softmax_backward", "norm_chain", "pointwise_chain",
     "horizontal_reduction_pointwise", "horizontal_reduction_reduction", "bias_gelu",
-    "bias_dropout_add", "conv_add", "conv_relu", "conv_add_relu",
+    "bias_dropout_add", "conv_add", "conv_relu", "conv_add_relu", "conv_bn",
 )  # fmt: skip
 
 

@@ -118,6 +118,24 @@ def conv_add(x: Array, weight: Array, bias: Array | None, **numbers: Any) -> Arr
     return y if bias is None else y + bias.reshape(-1, *(1,) * len(places))
 
 
+def conv_bn(
+    x: Array, weight: Array, bias: Array | None, bn_weight: Array | None, bn_bias: Array | None,
+    running_mean: Array | None, running_var: Array | None, training: bool, momentum: float,
+    eps: float, relu: bool, **numbers: Any,
+) -> Array:  # fmt: skip
+    h = conv_add(x, weight, bias, **numbers)
+    axes = (0, *range(2, h.ndim))
+    mean, var = (jnp.mean(h, axes), jnp.var(h, axes)) if training else (running_mean, running_var)
+
+    def along(t: Array) -> Array:
+        return t.reshape(-1, *(1,) * (h.ndim - 2))
+
+    y = (h - along(mean)) / jnp.sqrt(along(var) + eps)
+    y = y if bn_weight is None else y * along(bn_weight)
+    y = y if bn_bias is None else y + along(bn_bias)
+    return jax.nn.relu(y) if relu else y
+
+
 def conv_relu(x: Array, weight: Array, bias: Array | None, **numbers: Any) -> Array:
     return jax.nn.relu(conv_add(x, weight, bias, **numbers))
 
@@ -144,6 +162,6 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         rms_norm, add_rms_norm, rms_norm_fp8, layer_norm, softmax, double_softmax, log_softmax,
         masked_softmax, softmax_backward, norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
-        conv_add, conv_relu, conv_add_relu,
+        conv_add, conv_relu, conv_add_relu, conv_bn,
     )
 }  # fmt: skip

@@ -62,7 +62,7 @@ def require_broadcast(op: str, name: str, t: Tensor, x: Tensor, or_float: bool =
     or_float: it may also be of float32.
     """
     if or_float:
-        _require_like_or_float(op, name, t, x)
+        require_like_or_float(op, name, t, x)
     else:
         require_like(op, name, t, x)
     shape, whole = t.shape, x.shape
@@ -103,7 +103,7 @@ def require_weight(
     """
     if weight is None:
         return
-    _require_like_or_float(op, own, weight, x, name)
+    require_like_or_float(op, own, weight, x, name)
     if tuple(weight.shape) != (x.shape[-1],):
         raise ValueError(
             f"{op}: {own} has shape {tuple(weight.shape)}, "
@@ -111,7 +111,7 @@ def require_weight(
         )
 
 
-def _require_like_or_float(op: str, own: str, t: Tensor, x: Tensor, name: str = "x") -> None:
+def require_like_or_float(op: str, own: str, t: Tensor, x: Tensor, name: str = "x") -> None:
     """Refuse what may be None but not of another dtype than x's or float32, or elsewhere."""
     if not isinstance(t, Tensor):
         raise TypeError(f"{op}: {own} is a {type(t).__name__}, expected a torch.Tensor or None")

@@ -172,7 +172,7 @@ def provided(
         replace(
             impl,
             role="native",
-            unsupported=partial(_refusal, public, selector, impl.name),
+            unsupported=partial(_refusal, public, impl.name),
             asked=True,
         )
         for impl in ours(public, selector, *names)
@@ -180,12 +180,15 @@ def provided(
 
 
 def _refusal(
-    public: Callable[..., Any], selector: Selector, name: str, direction: Direction, inputs: Inputs
+    public: Callable[..., Any], name: str, direction: Direction, inputs: Inputs
 ) -> str | None:
     """Return why an implementation does not serve the public function called with inputs."""
     needed = DIRECTIONS if direction == "bwd" else DIRECTIONS[:1]
-    args = asked(public, **inputs).call
-    found = (selector.refusal(name, d, args[0].device.type, *args) for d in needed)
+    told = asked(public, **inputs)
+    if name not in told.selector.names:  # one that the call is handed to
+        return f"{told.selector.op}, which is computed, has no {name!r}"
+    device_type = told.call[0].device.type
+    found = (told.selector.refusal(name, d, device_type, *told.call) for d in needed)
     return next(filter(None, found), None)
 
 

@@ -5,6 +5,7 @@ from fuseline.ops.bias_dropout_add import bias_dropout_add
 from fuseline.ops.bias_gelu import bias_gelu
 from fuseline.ops.conv_add import conv_add
 from fuseline.ops.conv_add_relu import conv_add_relu
+from fuseline.ops.conv_bn import conv_bn
 from fuseline.ops.conv_relu import conv_relu
 from fuseline.ops.double_softmax import double_softmax
 from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
@@ -31,6 +32,7 @@ __all__ = [
     "bias_gelu",
     "conv_add",
     "conv_add_relu",
+    "conv_bn",
     "conv_relu",
     "double_softmax",
     "horizontal_reduction_pointwise",

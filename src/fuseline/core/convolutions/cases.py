@@ -26,13 +26,13 @@ from fuseline.core.spec import (
     provided,
 )
 
-_SUITE_DTYPES = {
+SUITE_DTYPES = {
     "conv": (torch.bfloat16, torch.float16, torch.float32),
     "quick": (torch.float32, torch.bfloat16),
 }
 
 
-def _case(
+def case(
     shape: tuple[int, ...],
     filters: int,
     kernel: tuple[int, ...],
@@ -68,31 +68,33 @@ def _case(
     return Case(name, args, suites)
 
 
+# Channels, size, filters, kernel, stride of channels_last images, 32 in a batch: a large layer, and
+# those of ResNet-50.
+LAYERS = (
+    (256, 56, 256, 3, 1), (3, 224, 64, 7, 2), (64, 56, 64, 1, 1), (64, 56, 64, 3, 1),
+    (128, 56, 128, 3, 2), (256, 14, 256, 3, 1), (1024, 14, 256, 1, 1), (512, 7, 512, 3, 1),
+)  # fmt: skip
+
+
+def large(bias: bool = True) -> tuple[Case, ...]:
+    """Return the suites conv and quick."""
+    layers = tuple(
+        case((32, c, n, n), k, (r, r), "conv", stride=s, padding=r // 2, bias=bias)
+        for c, n, k, r, s in LAYERS
+    )
+    return (*layers, case((4, 64, 28, 28), 64, (3, 3), "quick", padding=1, bias=bias))
+
+
 def _cases(of: Convolution) -> tuple[Case, ...]:
     """Return the suites conv, quick and check."""
-
-    def layer(channels: int, size: int, filters: int, kernel: int, stride: int = 1) -> Case:
-        shape, suites = (32, channels, size, size), ("conv",)
-        kernels = (kernel, kernel)
-        return _case(shape, filters, kernels, *suites, stride=stride, padding=kernel // 2)
-
     return (
-        layer(256, 56, 256, 3),
-        # ResNet-50 at batch 32.
-        layer(3, 224, 64, 7, stride=2),
-        layer(64, 56, 64, 1),
-        layer(64, 56, 64, 3),
-        layer(128, 56, 128, 3, stride=2),
-        layer(256, 14, 256, 3),
-        layer(1024, 14, 256, 1),
-        layer(512, 7, 512, 3),
-        _case((4, 64, 28, 28), 64, (3, 3), "quick", padding=1),
-        _case((2, 8, 9, 7), 16, (3, 3), "check", padding=1),
-        _case((2, 6, 7, 9), 4, (3, 2), "check", stride=2, padding=1, last=False),
-        _case((1, 3, 11, 12), 5, (7, 7), "check", stride=2, padding=3),
-        _case((2, 4, 9, 8), 8, (3, 3), "check", dilation=2, groups=2),
-        _case((2, 5, 5, 6), 5, (3, 3), "check", groups=5, last=False),
-        _case((2, 16, 3, 5), 8, (1, 1), "check", bias=not of.optional),
+        *large(),
+        case((2, 8, 9, 7), 16, (3, 3), "check", padding=1),
+        case((2, 6, 7, 9), 4, (3, 2), "check", stride=2, padding=1, last=False),
+        case((1, 3, 11, 12), 5, (7, 7), "check", stride=2, padding=3),
+        case((2, 4, 9, 8), 8, (3, 3), "check", dilation=2, groups=2),
+        case((2, 5, 5, 6), 5, (3, 3), "check", groups=5, last=False),
+        case((2, 16, 3, 5), 8, (1, 1), "check", bias=not of.optional),
     )
 
 
@@ -101,7 +103,7 @@ def _placed(t: Tensor, last: bool) -> Tensor:
     return t.contiguous(memory_format=forms.get(t.dim(), torch.contiguous_format))
 
 
-def _make_inputs(
+def make_inputs(
     of: Convolution,
     case: Case,
     dtype: torch.dtype,
@@ -138,7 +140,7 @@ def _cost(of: Convolution, inputs: Inputs, direction: Direction) -> Cost:
     return Cost((both + result * (1 + of.relu)) * size, (both + of_bias + added) * size, 2 * flops)
 
 
-def _errors(of: Convolution) -> tuple[ErrorCase, ...]:
+def errors(of: Convolution) -> tuple[ErrorCase, ...]:
     def good(device: torch.device) -> Inputs:
         inputs = {
             "x": torch.randn(2, 4, 5, 5),
@@ -187,7 +189,7 @@ def _errors(of: Convolution) -> tuple[ErrorCase, ...]:
     if of.adds:
         cases += [
             bad("z_shape", ValueError, "z", "(6, 1, 1)", "(2, 6, 3, 3)", z=r(6, 1, 1)),
-            bad("z_dtype", ValueError, "z", "float64", "float32", z=r(2, 6, 3, 3).double()),
+            bad("z_dtype", TypeError, "z", "float64", "float32", z=r(2, 6, 3, 3).double()),
             bad("no_z", TypeError, "z", "NoneType", "Tensor", z=None),
         ]
     return tuple(cases)
@@ -211,13 +213,13 @@ def spec(
             Implementation("auto", partial(public, impl="auto")),
             *provided(public, selector, *selector.names[:-1]),
         ),
-        make_inputs=partial(_make_inputs, of),
+        make_inputs=partial(make_inputs, of),
         differentiable=("x", "weight", "bias", "z")[: 3 + of.adds],
         cases=_cases(of),
         dtypes=arguments.DTYPES,
-        suite_dtypes=_SUITE_DTYPES,
+        suite_dtypes=SUITE_DTYPES,
         cost=partial(_cost, of),
         # Terms cancel in every element, so that errors count beside the largest, as in gradients.
         budget=Budget(gradients=True),
-        error_cases=_errors(of),
+        error_cases=errors(of),
     )

@@ -161,10 +161,9 @@ class Convolution:
             raise TypeError(f"{self.name}: bias is None, expected a torch.Tensor")
         geometry.require(self.name, call.x, call.weight, call.bias, *call.places, call.groups)
         if self.adds:
-            if not isinstance(call.z, Tensor):
-                came = type(call.z).__name__
-                raise TypeError(f"{self.name}: z is a {came}, expected a torch.Tensor")
-            geometry.require_result(self.name, "z", call.z, call.x, call.shape)
+            z: Any = call.z
+            arguments.require_like(self.name, "z", z, call.x)
+            geometry.require_result(self.name, "z", z, call.x, call.shape)
         return call
 
     def admitted(self, *args: Any) -> Call:
@@ -189,9 +188,10 @@ class Convolution:
         arguments.require_tensor(self.name, given.x)
         call = given.call
         geometry.require(self.name, call.x, call.weight, None, *call.places, call.groups)
-        for name, t in (("dy", given.dy), ("y", given.y)):
-            if t is not None:
-                geometry.require_result(self.name, name, t, call.x, call.shape)
+        geometry.require_result(self.name, "dy", given.dy, call.x, call.shape)
+        if self.relu:
+            y: Any = given.y
+            geometry.require_result(self.name, "y", y, call.x, call.shape)
         return given
 
     def decomposed(self, *args: Any) -> Tensor:

@@ -79,8 +79,18 @@ def require(
     arguments.require_like(op, "weight", weight, x)
     _require_channels(op, x, weight, groups)
     if bias is not None:
-        arguments.require_exactly(op, "bias", bias, weight.shape[:1], x.dtype, x.device)
+        arguments.require_like(op, "bias", bias, x)
+        require_channels(op, "bias", bias, weight)
     _require_places(op, x, weight, stride, padding, dilation)
+
+
+def require_channels(op: str, name: str, t: Tensor, weight: Tensor) -> None:
+    """Refuse what is not one number for each channel of the result."""
+    if t.shape != weight.shape[:1]:
+        raise ValueError(
+            f"{op}: {name} has shape {tuple(t.shape)}, expected {tuple(weight.shape[:1])}, "
+            "the first dimension of weight"
+        )
 
 
 def require_result(op: str, name: str, t: Tensor, x: Tensor, shape: Sequence[int]) -> None:

@@ -30,7 +30,7 @@ def register(of: Convolution, eager: Callable[..., Tensor]) -> Selector:
 def _providers(of: Convolution) -> tuple[Provider, ...]:
     bwd = partial(_gradients, of)
     aten = Provider(
-        "aten", Kernels(run=partial(_aten, of), bwd=bwd), _no_aten, through=True, by_rule=False
+        "aten", Kernels(run=partial(_aten, of), bwd=bwd), no_aten, through=True, by_rule=False
     )
     if not of.relu:  # torch's convolution takes the bias itself
         return (aten,)
@@ -65,7 +65,8 @@ def _gradients(of: Convolution, *args: Any, wrap: Any = None) -> tuple[Tensor, .
     return tuple(map(placed, of.gradients(*args), given.needs))
 
 
-def _no_aten(device_type: str) -> str | None:
+def no_aten(device_type: str) -> str | None:
+    """Return why torch's own convolution is not what runs on a kind of device, or None."""
     return None if device_type in _DEVICES else f"it needs x on cpu or cuda, got {device_type}"
 
 

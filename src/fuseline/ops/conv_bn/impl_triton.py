@@ -1,0 +1,293 @@
+"""Batch norm in training and ReLU in Triton, on the rows of a channels_last tensor.
+
+Forward: h once for the statistics of each channel, once for y. Backward: dy and h once for the sums
+of each channel, once for dh; what ReLU lets pass is computed again. Sums are added in an order of
+their own, whatever runs first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fuseline.core.convolutions.convolution import Call
+from fuseline.core.layout import dense
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.launch import launch
+from fuseline.primitives.triton.parameters import finish
+from fuseline.primitives.triton.rms import float64_of
+from fuseline.primitives.triton.rows import divide_up, halves, power_of_2, processors, vec
+
+_TILE, _WARPS = 4096, 8  # elements of a program's tile
+_MOST_COLUMNS = 128
+_PROGRAMS = 6  # on each SM, of kernels that write partial rows
+_COMBINE = {"ROWS": 64, "BLOCK": 32, "num_warps": 8}
+
+
+@triton.jit
+def _affine(h, cols, width, mean_ptr, rstd_ptr, w_ptr, b_ptr):
+    """Return xhat, the norm of h and what rstd is multiplied by."""
+    live = cols < width
+    rstd = tl.load(rstd_ptr + cols, live, other=0.0)
+    xhat = (h - tl.load(mean_ptr + cols, live, other=0.0)[None, :]) * rstd[None, :]
+    y = xhat
+    scale = rstd
+    if w_ptr is not None:
+        w = tl.load(w_ptr + cols, live, other=0.0).to(rstd.dtype)
+        y = xhat * w[None, :]
+        scale = rstd * w
+    if b_ptr is not None:
+        y += tl.load(b_ptr + cols, live, other=0.0).to(rstd.dtype)[None, :]
+    return xhat, y, scale
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_cols", "chunk"])
+def _moments_kernel(
+    h_ptr, mean_ptr, square_ptr, n_rows, n_cols, chunk,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Process BLOCK channels of `chunk` rows: read h, write their mean and squares about it."""
+    width = n_cols // VEC * VEC
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64) * chunk
+    own = tl.minimum(n_rows - first, chunk).to(tl.int32)
+    rows = tl.arange(0, ROWS)
+    tile = h_ptr + (first + rows)[:, None] * width + cols[None, :]
+    mean = tl.zeros((ROWS, BLOCK), tl.float32)
+    square = tl.zeros((ROWS, BLOCK), tl.float32)
+    count = 0.0
+    for start in range(0, own, ROWS):
+        live = (start + rows < own)[:, None]
+        h = tl.load(tile, live & (cols < width)[None, :], other=0.0).to(tl.float32)
+        count += 1.0
+        moved = mean + (h - mean) * (1.0 / count)
+        square += tl.where(live, (h - mean) * (h - moved), 0.0)
+        mean = tl.where(live, moved, mean)
+        tile += ROWS * width
+    counts = ((own - rows + ROWS - 1) // ROWS).to(tl.float32)[:, None]
+    whole = tl.sum(mean * counts, 0) / own.to(tl.float32)
+    apart = mean - whole[None, :]
+    square += apart * apart * counts
+    part = tl.program_id(0).to(tl.int64) * width + cols
+    tl.store(mean_ptr + part, whole, cols < width)
+    tl.store(square_ptr + part, tl.sum(square, 0), cols < width)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_cols", "chunk", "eps_high", "eps_low"])
+def _statistics_kernel(
+    means_ptr, squares_ptr, mean_ptr, var_ptr, rstd_ptr, n_rows, n_cols, chunk, eps_high, eps_low,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Process BLOCK channels: read the moments of all chunks, write those of the batch."""
+    cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    parts = (n_rows + chunk - 1) // chunk
+    total = tl.zeros((ROWS, BLOCK), tl.float64)
+    for start in range(0, parts, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        mask = (rows < parts)[:, None] & (cols < n_cols)[None, :]
+        own = tl.minimum(n_rows - rows.to(tl.int64) * chunk, chunk).to(tl.float64)
+        at = rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
+        total += tl.load(means_ptr + at, mask, other=0.0).to(tl.float64) * own[:, None]
+    mean = tl.sum(total, 0) / n_rows
+    total = tl.zeros((ROWS, BLOCK), tl.float64)
+    for start in range(0, parts, ROWS):
+        rows = start + tl.arange(0, ROWS)
+        mask = (rows < parts)[:, None] & (cols < n_cols)[None, :]
+        own = tl.minimum(n_rows - rows.to(tl.int64) * chunk, chunk).to(tl.float64)
+        at = rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
+        apart = tl.load(means_ptr + at, mask, other=0.0).to(tl.float64) - mean[None, :]
+        apart = tl.where(mask, apart, 0.0)
+        total += tl.load(squares_ptr + at, mask, other=0.0) + apart * apart * own[:, None]
+    square = tl.sum(total, 0)
+    eps = float64_of(eps_high, eps_low)
+    live = cols < n_cols
+    tl.store(mean_ptr + cols, mean.to(tl.float32), live)
+    tl.store(var_ptr + cols, (square / (n_rows - 1)).to(tl.float32), live)
+    tl.store(rstd_ptr + cols, (1.0 / tl.sqrt(square / n_rows + eps)).to(tl.float32), live)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_cols"])
+def _normalise_kernel(
+    h_ptr, mean_ptr, rstd_ptr, w_ptr, b_ptr, y_ptr, n_rows, n_cols,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """Process a tile: read h, write y."""
+    width = n_cols // VEC * VEC
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    mask = (rows < n_rows)[:, None] & (cols < width)[None, :]
+    at = rows[:, None] * width + cols[None, :]
+    h = tl.load(h_ptr + at, mask, other=0.0).to(tl.float32)
+    _, y, _ = _affine(h, cols, width, mean_ptr, rstd_ptr, w_ptr, b_ptr)
+    if RELU:
+        y = tl.where(y < 0.0, 0.0, y)  # NaN stays
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_cols", "chunk"])
+def _sums_kernel(
+    dy_ptr, h_ptr, mean_ptr, rstd_ptr, w_ptr, b_ptr, partial_ptr, n_rows, n_cols, chunk,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """Process BLOCK channels of `chunk` rows: read dy and h, write the sums of g * xhat and g."""
+    width = n_cols // VEC * VEC
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    first = tl.program_id(0).to(tl.int64) * chunk
+    own = tl.minimum(n_rows - first, chunk).to(tl.int32)
+    rows = tl.arange(0, ROWS)
+    at = (first + rows)[:, None] * width + cols[None, :]
+    products = tl.zeros((ROWS, BLOCK), tl.float32)
+    sums = tl.zeros((ROWS, BLOCK), tl.float32)
+    for start in range(0, own, ROWS):
+        mask = (start + rows < own)[:, None] & (cols < width)[None, :]
+        g = tl.load(dy_ptr + at, mask, other=0.0).to(tl.float32)
+        h = tl.load(h_ptr + at, mask, other=0.0).to(tl.float32)
+        xhat, y, _ = _affine(h, cols, width, mean_ptr, rstd_ptr, w_ptr, b_ptr)
+        if RELU:
+            g = tl.where(y <= 0.0, 0.0, g)
+        products += tl.where(mask, g * xhat, 0.0)
+        sums += g
+        at += ROWS * width
+    part = partial_ptr + tl.program_id(0).to(tl.int64) * width + cols
+    tl.store(part, tl.sum(products, 0), cols < width)
+    tl.store(part + tl.num_programs(0).to(tl.int64) * width, tl.sum(sums, 0), cols < width)
+
+
+@triton.jit(do_not_specialize=["n_rows", "n_cols"])
+def _gradient_kernel(
+    dy_ptr, h_ptr, mean_ptr, rstd_ptr, w_ptr, b_ptr, products_ptr, sums_ptr, dh_ptr,
+    n_rows, n_cols,
+    VEC: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, RELU: tl.constexpr,
+):  # fmt: skip
+    """Process a tile: read dy and h, write dh."""
+    width = n_cols // VEC * VEC
+    cols = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    mask = (rows < n_rows)[:, None] & (cols < width)[None, :]
+    at = rows[:, None] * width + cols[None, :]
+    g = tl.load(dy_ptr + at, mask, other=0.0).to(tl.float32)
+    h = tl.load(h_ptr + at, mask, other=0.0).to(tl.float32)
+    xhat, y, scale = _affine(h, cols, width, mean_ptr, rstd_ptr, w_ptr, b_ptr)
+    if RELU:
+        g = tl.where(y <= 0.0, 0.0, g)
+    each = 1.0 / n_rows.to(tl.float32)
+    product = tl.load(products_ptr + cols, cols < width, other=0.0) * each
+    mean = tl.load(sums_ptr + cols, cols < width, other=0.0) * each
+    dh = (g - mean[None, :] - xhat * product[None, :]) * scale[None, :]
+    tl.store(dh_ptr + at, dh.to(dh_ptr.dtype.element_ty), mask)
+
+
+def _meta(rows: Tensor) -> dict[str, int]:
+    columns = min(power_of_2(rows.shape[1]), _MOST_COLUMNS)
+    tile = {"ROWS": _TILE // columns, "BLOCK": columns}
+    return {"VEC": vec(rows, rows.shape[1]), **tile, "num_warps": _WARPS}
+
+
+def _chunk(rows: Tensor, meta: dict[str, int]) -> int:
+    """Return the rows of each program that writes a partial row."""
+    columns = divide_up(rows.shape[1], meta["BLOCK"])
+    most = max(1, processors(rows.device) * _PROGRAMS // columns)
+    tiles = divide_up(rows.shape[0], meta["ROWS"])
+    return divide_up(tiles, most) * meta["ROWS"]
+
+
+def _grid(rows: Tensor, height: int, meta: dict[str, int]) -> tuple[int, int]:
+    return divide_up(rows.shape[0], height), divide_up(rows.shape[1], meta["BLOCK"])
+
+
+def fwd(
+    call: Call,
+    bn_weight: Tensor | None,
+    bn_bias: Tensor | None,
+    eps: float,
+    relu: bool,
+    wrap: Wrap | None = None,
+) -> tuple[Tensor, ...]:
+    """Return y, mean, var, h and rstd."""
+    h = call.convolved().contiguous(memory_format=call.form)
+    y = torch.empty_like(h)
+    norm = (dense(bn_weight), dense(bn_bias))
+    mean, var, rstd = _normalised(_rows(h), *norm, relu, _rows(y), eps, wrap)
+    return y, mean, var, h, rstd
+
+
+def bwd(
+    call: Call,
+    dy: Tensor,
+    y: Tensor | None,
+    bn_weight: Tensor | None,
+    bn_bias: Tensor | None,
+    h: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    relu: bool,
+    needs: tuple[bool, ...],
+    wrap: Wrap | None = None,
+) -> tuple[Tensor | None, tuple[Tensor, Tensor]]:
+    """Return the gradients of h, if weight or x needs one, and of bn_weight and bn_bias."""
+    images = [t.contiguous(memory_format=call.form) for t in (dy, h)]
+    dh = torch.empty_like(images[1]) if any(needs[:2]) else None
+    vectors = [dense(t) for t in (mean, rstd, bn_weight, bn_bias)]
+    to = None if dh is None else _rows(dh)
+    return dh, _gradient([*map(_rows, images), *vectors], relu, to, wrap)
+
+
+def _rows(t: Tensor) -> Tensor:
+    """Return a channels_last tensor as (rows, channels), without a copy."""
+    return t.movedim(1, -1).view(-1, t.shape[1])
+
+
+def _statistics(rows: Tensor, eps: float, wrap: Wrap | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, unbiased variance and 1 / sqrt(biased variance + eps) of each column."""
+    meta = _meta(rows)
+    chunk = _chunk(rows, meta)
+    grid = _grid(rows, chunk, meta)
+    n_rows, n_cols = rows.shape
+    parts = [rows.new_empty((grid[0], n_cols), dtype=torch.float32) for _ in range(2)]
+    launch(_moments_kernel, grid, (rows, *parts, n_rows, n_cols, chunk), meta, wrap)
+    found = tuple(rows.new_empty((n_cols,), dtype=torch.float32) for _ in range(3))
+    args = (*parts, *found, n_rows, n_cols, chunk, *halves(eps))
+    launch(_statistics_kernel, (divide_up(n_cols, _COMBINE["BLOCK"]),), args, _COMBINE, wrap)
+    mean, var, rstd = found
+    return mean, var, rstd
+
+
+def _normalised(
+    rows: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    relu: bool,
+    y: Tensor,
+    eps: float,
+    wrap: Wrap | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Write the norm of rows, or its ReLU, to y; return their statistics."""
+    found = mean, _, rstd = _statistics(rows, eps, wrap)
+    meta = _meta(rows) | {"RELU": relu}
+    args = (rows, mean, rstd, weight, bias, y, *rows.shape)
+    launch(_normalise_kernel, _grid(rows, meta["ROWS"], meta), args, meta, wrap)
+    return found
+
+
+def _gradient(
+    given: list[Tensor | None], relu: bool, dh: Tensor | None, wrap: Wrap | None
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of weight and bias in float32; write that of rows to dh, if any.
+
+    given  dy, rows, mean, rstd, weight, bias
+    """
+    rows: Any = given[1]
+    meta = _meta(rows) | {"RELU": relu}
+    chunk = _chunk(rows, meta)
+    grid = _grid(rows, chunk, meta)
+    partial = rows.new_empty((2, grid[0], rows.shape[1]), dtype=torch.float32)
+    launch(_sums_kernel, grid, (*given, partial, *rows.shape, chunk), meta, wrap)
+    dweight, dbias = finish(partial, (torch.float32, torch.float32), wrap)
+    if dh is not None:
+        args = (*given, dweight, dbias, dh, *rows.shape)
+        launch(_gradient_kernel, _grid(rows, meta["ROWS"], meta), args, meta, wrap)
+    return dweight, dbias

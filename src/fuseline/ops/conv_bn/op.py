@@ -1,0 +1,225 @@
+"""The public function conv_bn, its implementations in training, and its folding else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import handle_torch_function
+
+from fuseline.core import arguments, contract, operator
+from fuseline.core.convolutions import batch_norm, geometry, providers
+from fuseline.core.convolutions.batch_norm import NAME
+from fuseline.core.device import triton_unavailable
+from fuseline.ops.conv_add.op import conv_add
+from fuseline.ops.conv_bn import impl_aten, impl_eager
+from fuseline.ops.conv_relu.op import conv_relu
+from fuseline.primitives.rms import statistics_dtype
+from fuseline.primitives.triton import Wrap
+
+
+def conv_bn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    bn_weight: Tensor | None,
+    bn_bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+    relu: bool = False,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    impl: str = "auto",
+) -> Tensor:
+    """Return the batch norm of a convolution and, with relu, its ReLU.
+
+    h = conv(x, weight) + bias; y = (h - mean) / sqrt(var + eps) * bn_weight + bn_bias, and no less
+    than 0 with relu, where mean and var are of each channel of h in training, else running_mean and
+    running_var.
+
+    x, weight, bias, stride, padding, dilation, groups
+              as fuseline.conv_relu has them; float64, float32, float16 or bfloat16.
+    bn_weight, bn_bias
+              (K,), of x's dtype or float32; None: 1, 0.
+    running_mean, running_var
+              (K,), of x's dtype or float32; in training both may be None, else they are moved by
+              momentum towards the mean and the unbiased variance of h, as torch moves them.
+    eps       not negative.
+    impl      "auto", or in training one of "triton" (on a GPU, of channels_last: norm and ReLU in
+              one pass after that for statistics), "aten" (torch's kernels, one after another) and
+              "eager" (the formula); else one of conv_relu's or, without relu, conv_add's.
+
+    Without training the norm is folded into weight and bias, in float32 (float64) and rounded once,
+    and conv_relu or conv_add is computed; where a gradient is wanted, the formula, which has more
+    digits. It is folded at each call: torch's own batch norm moves running statistics without a
+    new version of them, so that nothing tells whether what was folded before still holds.
+    Returns y, (N, K, P, Q), of x's dtype; channels_last if x or the weight is, else contiguous. In
+    training the bias cancels: it moves running_mean alone, and its gradient is 0. Saved for
+    backward: x, weight, h, y with relu, and of each channel mean and 1 / sqrt(var + eps), in
+    float32 (float64).
+    Raises TypeError (dtype), ValueError (shape, device, numbers, eps, impl) or RuntimeError (an
+    implementation that cannot run here) before anything is launched.
+    Source: Ioffe and Szegedy, Batch Normalization, 2015; conv+bn of "Unit Test for Fusion".
+    """
+    conv, norm, running = (x, weight, bias), (bn_weight, bn_bias), (running_mean, running_var)
+    numbers = (stride, padding, dilation, groups)
+    if operator.has_proxy(*conv, *norm, *running):  # torch.fx's
+        args = (*conv, *norm, *running, training, momentum, eps, relu, *numbers)
+        traced: Any = handle_torch_function
+        return traced(conv_bn, args[:7], *args, impl=impl)  # type: ignore[no-any-return]
+    return _run(conv, norm, running, training, momentum, eps, relu, numbers, impl)
+
+
+def _run(
+    conv: tuple[Tensor, Tensor, Tensor | None],
+    norm: tuple[Tensor | None, Tensor | None],
+    running: tuple[Tensor | None, Tensor | None],
+    training: bool,
+    momentum: float,
+    eps: float,
+    relu: bool,
+    numbers: tuple[Any, ...],
+    impl: str,
+) -> Tensor:
+    """Check the arguments and return the result in the mode that is asked for."""
+    if not isinstance(conv[1], Tensor):
+        came = type(conv[1]).__name__
+        raise TypeError(f"{NAME}: weight is a {came}, expected a torch.Tensor")
+    stride, padding, dilation, groups = numbers
+    places = geometry.numbers(NAME, conv[1], stride=stride, padding=padding, dilation=dilation)
+    x, weight, bias = operator.lowered(*conv)
+    eps = batch_norm.require(x, weight, bias, *norm, eps, relu, *places, groups)
+    moved = _require_running(weight, *running, training)
+    if not training:
+        assert moved
+        return _folded((x, weight, bias), norm, moved, eps, relu, (*places, groups), impl)
+    momentum = arguments.require_number(NAME, "momentum", momentum)
+    y, mean, var = in_training(impl, x, weight, bias, *norm, eps, relu, *places, groups)
+    if moved:
+        _move(moved, mean, bias, var, momentum)
+    return y
+
+
+def in_training(impl: str, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return y, the mean of the convolution without its bias and its unbiased variance."""
+
+    def again(*args: Any, impl: str) -> Any:
+        return in_training(impl, *args)
+
+    y: Tensor
+    y, mean, var = operator.call(SELECTOR, batch_norm.validate, again, impl, *args)
+    return y, mean, var
+
+
+def _folded(
+    conv: tuple[Tensor, Tensor, Tensor | None],
+    norm: tuple[Tensor | None, Tensor | None],
+    running: tuple[Tensor, Tensor],
+    eps: float,
+    relu: bool,
+    numbers: tuple[Any, ...],
+    impl: str,
+) -> Tensor:
+    """Return the result by the running statistics."""
+    x, weight, bias = conv
+    tracked = (x, weight, bias, *norm)
+    graph = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tracked)
+    # Gradients through what is folded lose digits.
+    if impl == "eager" or (graph and impl == "auto"):
+        args = (*conv, *batch_norm.dense(*norm, *running), False, 0.0, eps, relu, *numbers)
+        return impl_eager.conv_bn(*args).contiguous(memory_format=geometry.memory_format(x, weight))
+    wide = statistics_dtype(x)
+    mean, var = running
+    scale = torch.rsqrt(var.to(wide) + eps)
+    scale = scale if norm[0] is None else scale * norm[0]
+    shift = -mean * scale if bias is None else (bias - mean) * scale
+    shift = shift if norm[1] is None else shift + norm[1]
+    weight = (weight * scale.view(-1, *(1,) * (weight.dim() - 1))).to(x.dtype)
+    public: Any = conv_relu if relu else conv_add
+    y: Tensor = public(x, weight, shift.to(x.dtype), *numbers, impl=impl)
+    return y
+
+
+@torch.no_grad()
+def _move(
+    running: tuple[Tensor, Tensor],
+    mean: Tensor,
+    bias: Tensor | None,
+    var: Tensor,
+    momentum: float,
+) -> None:
+    mean = mean if bias is None else mean + bias
+    for old, new in zip(running, (mean, var), strict=True):
+        old.lerp_(new.to(old.dtype), momentum)
+
+
+def _require_running(
+    weight: Tensor, mean: Tensor | None, var: Tensor | None, training: bool
+) -> tuple[Tensor, Tensor] | None:
+    """Refuse other running statistics than both or, in training, none; return them."""
+    if not isinstance(training, bool):
+        raise TypeError(f"{NAME}: training is a {type(training).__name__}, expected a bool")
+    for name, t in (("running_mean", mean), ("running_var", var)):
+        batch_norm.require_channels(name, t, weight)
+    if mean is not None and var is not None:
+        return mean, var
+    if training and mean is var:
+        return None
+    name = "running_mean" if mean is None else "running_var"
+    needed = "one beside the other" if training else "a torch.Tensor without training"
+    raise ValueError(f"{NAME}: {name} is None, expected {needed}")
+
+
+def _kernels(impl: Callable[[], Any]) -> contract.Kernels:
+    """Return the functions of what computes norm and ReLU, and has torch convolve."""
+
+    def fwd(*args: Any, wrap: Wrap | None = None) -> tuple[Tensor, ...]:
+        batch_norm.validate(*args)
+        found: tuple[Tensor, ...] = impl().fwd(batch_norm.call_of(*args), *args[3:7], wrap=wrap)
+        return found
+
+    def run(*args: Any, wrap: Wrap | None = None) -> tuple[Tensor, ...]:
+        return fwd(*args, wrap=wrap)[:3]
+
+    def bwd(*args: Any, wrap: Wrap | None = None) -> tuple[Tensor, ...]:
+        call = batch_norm.validate_bwd(*args)
+        dy, y, _, _, *saved = args[:10]
+        dh, dnorm = impl().bwd(call, dy, y, *saved, args[14:], wrap=wrap)
+        return batch_norm.gradients(args, dh, dnorm)
+
+    return contract.Kernels(run, fwd, bwd)
+
+
+def _not_by_triton(direction: str, *args: Any) -> str | None:
+    call = batch_norm.call_of(*args)
+    if call.x.dtype == torch.float64:
+        return "x has dtype torch.float64, expected float32, float16 or bfloat16"
+    if call.form is torch.contiguous_format:
+        return "x and weight are contiguous, expected one that is channels_last"
+    return None
+
+
+def _eager(*args: Any) -> tuple[Tensor, ...]:
+    y, mean, var = batch_norm.decomposed(*args)
+    return y.contiguous(memory_format=batch_norm.call_of(*args).form), mean, var
+
+
+_TRITON = contract.Provider(
+    "triton",
+    _kernels(contract.triton_beside(__name__)),
+    triton_unavailable,
+    _not_by_triton,
+    through=True,
+    by_rule=False,
+)
+_ATEN = contract.Provider(
+    "aten", _kernels(lambda: impl_aten), providers.no_aten, through=True, by_rule=False
+)
+SELECTOR = contract.provided(batch_norm.CONTRACT, _eager, _TRITON, _ATEN)

@@ -1,0 +1,45 @@
+"""conv_bn in Triton where there is no GPU: the interpreter, and compiling for Hopper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+triton = pytest.importorskip("triton")
+
+from ops.without_a_gpu import (  # noqa: E402
+    compile_for_hopper,
+    recorder,
+    resources,
+    run_in_interpreter,
+)
+
+from fuseline.ops.conv_bn import impl_triton  # noqa: E402
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_interpreter() -> None:
+    run_in_interpreter("conv_bn_interpreter_cases.py")
+
+
+@pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
+@pytest.mark.parametrize("channels", [64, 512])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_compiles_for_hopper_without_a_spill(
+    dtype: torch.dtype, channels: int, tmp_path: Any
+) -> None:
+    seen, record = recorder()
+    rows = torch.empty(5000, channels, dtype=dtype, device="meta")
+    vector = torch.empty(channels, device="meta")
+    impl_triton._normalised(rows, vector, vector, True, rows, 1e-5, record)
+    impl_triton._gradient([rows, rows, *[vector] * 4], True, rows, record)
+    kernels = [one for one in seen if "finish" not in one[0].__name__]
+    assert len(kernels) == 5
+    for kernel, args, meta in kernels:
+        registers, stack = resources(compile_for_hopper(kernel, args, meta), tmp_path)
+        print(f"{kernel.__name__} {channels} {dtype} {meta}: {registers} registers, {stack} B")
+        assert registers * 32 * meta["num_warps"] <= 65536
+        assert stack == 0
