@@ -42,6 +42,7 @@ def _fma(x, y, z):
 @pytest.fixture
 def interpreter_as_a_gpu(monkeypatch):
     """Mends what Triton's interpreter does otherwise than a GPU, where it changes results."""
+    from triton import language as tl
     from triton.runtime import interpreter
 
     patch_tensor, convert = interpreter._patch_lang_tensor, interpreter._convert_float
@@ -69,6 +70,15 @@ def interpreter_as_a_gpu(monkeypatch):
         result = interpreter.TensorHandle(compute(values[0].data), types[0].scalar)
         return SimpleNamespace(get_result=lambda _: result)
 
+    def create_dot(self, a, b, acc, *precision):
+        # bf16 would be multiplied as the integers that hold it.
+        def single(v):
+            wide = to_nearest(v.data, tl.bfloat16, tl.float32, None).view(np.float32)
+            return interpreter.TensorHandle(wide, tl.float32)
+
+        a, b = (single(v) if v.dtype.scalar == tl.bfloat16 else v for v in (a, b))
+        return dot(self, a, b, acc, *precision)
+
     def generic_reduce(self, given):
         # Element after element would be combined, by a call each; a GPU combines halves.
         def half(t, i):
@@ -90,6 +100,8 @@ def interpreter_as_a_gpu(monkeypatch):
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
     monkeypatch.setattr(interpreter, "_convert_float", to_nearest)
     builder = interpreter.InterpreterBuilder
+    dot = builder.create_dot
+    monkeypatch.setattr(builder, "create_dot", create_dot)
     monkeypatch.setattr(builder, "create_fma", create_fma)
     monkeypatch.setattr(builder, "create_inline_asm", create_inline_asm)
     # A GPU's takes the other operand for NaN.

@@ -11,8 +11,12 @@ import torch
 
 triton = pytest.importorskip("triton")
 
+from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
+
 from fuseline.ops.rms_norm import impl_triton, op  # noqa: E402
 from fuseline.primitives.triton import launch  # noqa: E402
+
+INSTALLED = tuple(map(int, triton.__version__.split(".")[:2]))
 
 
 class OnGpu(torch.Tensor):
@@ -105,6 +109,65 @@ def test_the_second_launch_goes_past_the_binder_with_the_same_arguments(fake: An
     else:
         rest = (None, None, "packed", None, None, None, *args)
     assert fake.calls == [(*start, *rest)]
+
+
+def test_descriptors_are_passed_as_they_are_and_kept_by_their_blocks(fake: Any) -> None:
+    x = on_gpu(torch.zeros(16, 16))
+    blocks = [TensorDescriptor.from_tensor(x, block) for block in ([4, 8], [8, 8], [4, 8])]
+    for block in blocks:
+        launch.launch(fake.kernel, (3,), (x, block, 5), {"BLOCK": 64})
+    assert len(fake.kernel.bound) == 2
+    (call,) = fake.calls
+    given = call[-1] if hasattr(fake.launcher, "arg_annotations") else call[-4:]
+    assert given[1] is blocks[2]
+
+
+def wrapped(fake: Any, monkeypatch: pytest.MonkeyPatch, dtypes: list[str]) -> list[Any]:
+    """What comes below the installed Triton's own wrapper of descriptors; a map is its makers'."""
+    from triton.backends.nvidia import driver
+
+    def encoded(*args: Any) -> Any:
+        return "map", *map(str, args)
+
+    names = ("fill_tma_descriptor", "fill_tma_descriptor_tiled")
+    utils = SimpleNamespace(**dict.fromkeys(names, encoded))
+    active = SimpleNamespace(active=SimpleNamespace(utils=utils))
+    monkeypatch.setattr(driver.triton.runtime, "driver", active)
+    seen: list[Any] = []
+    how = {"swizzle": 3, "elem_size": 4, "elem_type": 7, "block_size": [4, 8], "fp4_padded": False}
+    count = sum(dtype.startswith("tensordesc") for dtype in dtypes)
+    fake.launcher.launch = driver.wrap_handle_tensordesc(
+        lambda *args: seen.append(args), dict(enumerate(dtypes)), [how] * count
+    )
+    return seen
+
+
+def test_descriptors_are_repeated_as_triton_passes_them(
+    fake: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if hasattr(fake.launcher, "arg_annotations") != (INSTALLED > (3, 6)):
+        pytest.skip("not the installed version")
+    seen = wrapped(fake, monkeypatch, ["*fp32", "tensordesc<fp32[4,8]>", "i32", "constexpr"])
+
+    def args() -> Any:
+        x, y = on_gpu(torch.zeros(16, 16)), on_gpu(torch.zeros(16, 16))
+        return x, TensorDescriptor.from_tensor(y, [4, 8]), 5
+
+    first, second, meta = args(), args(), {"BLOCK": 64}
+    for given in (first, second):
+        launch.launch(fake.kernel, (3,), given, meta)
+    again = launch.ready(fake.kernel, (3,), first, meta)
+    assert again is not None
+    for _ in range(2):
+        assert again(second[0].data_ptr(), second[1].base.data_ptr())
+    assert len(seen) == 3
+    passed = [[*call[:-1], *call[-1]] if INSTALLED > (3, 6) else [*call] for call in seen]
+    assert "map" in passed[0][-7]
+    assert passed[0] == passed[1] == passed[2]
+    fake.launcher.launch = print  # no wrapper
+    monkeypatch.setattr(launch, "_kept", {})
+    launch.launch(fake.kernel, (3,), first, meta)
+    assert launch.ready(fake.kernel, (3,), first, meta) is None
 
 
 def test_whatever_changes_the_code_goes_through_the_binder(fake: Any) -> None:

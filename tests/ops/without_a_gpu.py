@@ -11,6 +11,7 @@ import triton
 from ops.forks import in_a_fork
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 TYPES = {
     torch.float64: "fp64",
@@ -43,13 +44,15 @@ def compile_for_hopper(kernel, args, meta):
         name, value = parameter.name, values[parameter.name]
         if parameter.is_constexpr or value is None:
             signature[name], constants[name] = "constexpr", value
+        elif isinstance(value, TensorDescriptor):
+            signature[name] = f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)}>"
         elif isinstance(value, torch.Tensor):
             signature[name] = "*" + (TYPES | {torch.uint8: "u8"})[value.dtype]
             attributes[(i,)] = [["tt.divisibility", 16]]
         else:
             signature[name] = "i32" if -(2**31) <= value < 2**31 else "i64"
     source = ASTSource(kernel, signature, constants, attributes)
-    options = {"num_warps": meta["num_warps"]}
+    options = {name: meta[name] for name in ("num_warps", "num_stages") if name in meta}
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
 
 

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from triton import knobs
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.descriptors import Below, below_descriptors
 
 Grid = tuple[int, ...]
 
@@ -54,8 +56,9 @@ def launch(
 ) -> None:
     """Run kernel[grid](*args, **meta) on the device of args[0], a tensor, and its current stream.
 
-    `args` are tensors or None, then integers, all in the kernel's do_not_specialize. With `wrap` it
-    is wrap(kernel)[grid] that is called, and nothing else happens: a compiler's trace.
+    `args` are a tensor, then tensors, Triton's descriptors of them or None, then integers, all in
+    the kernel's do_not_specialize. With `wrap` it is wrap(kernel)[grid] that is called, and nothing
+    else happens: a compiler's trace.
     """
     if wrap is not None:
         _require_plain(kernel, args)
@@ -71,8 +74,7 @@ def launch(
         kernel[grid](*args, **meta)
     else:
         tensors, numbers = _split(args)
-        # An address is taken as it is; of a tensor the driver is asked where it lies.
-        pointers = [None if t is None else t.data_ptr() for t in tensors]
+        pointers = _pointers(tensors)
         key = _key(kernel, index, tensors, pointers, numbers, meta)
         code = _kept.get(key)
         if code is not None:
@@ -96,19 +98,42 @@ def ready(
     """
     index = args[0].get_device()
     tensors, numbers = _split(args)
-    pointers = [None if t is None else t.data_ptr() for t in tensors]
+    pointers = _pointers(tensors)
     code = _kept.get(_key(kernel, index, tensors, pointers, numbers, meta)) if index >= 0 else None
-    if code is None or any(p and p % _ALIGNED for p in pointers):
+    if code is None or any(type(p) is int and p % _ALIGNED for p in pointers):
         return None
-    # All in one function, on its own variables: each call and look-up less is a hundredth of it.
     three = _three(grid)
     call, head, constants, nested, _ = code
     rest = (*numbers, *constants)
+    if any(type(t) is TensorDescriptor for t in tensors):
+        below = below_descriptors(call, tensors)
+        return _again_described(kernel, index, three, code, below, rest) if below else None
 
+    # All in one function, on its own variables: each call and look-up less is a hundredth of it.
     def again(*pointers: int | None) -> bool:
         if index != _current_device() or _heard(kernel):
             return False
         given = pointers + rest
+        call(*three, _current_stream(index), *head, *((given,) if nested else given))
+        return True
+
+    return again
+
+
+def _again_described(
+    kernel: Any, index: int, three: Grid, code: Code, below: Below, rest: tuple[Any, ...]
+) -> Callable[..., bool]:
+    """Return what `ready` does where there are descriptors."""
+    call, makers = below
+    head, nested = code.head, code.nested
+
+    def again(*pointers: int | None) -> bool:
+        if index != _current_device() or _heard(kernel):
+            return False
+        made: list[Any] = []
+        for make, pointer in zip(makers, pointers, strict=True):
+            made += make(pointer)
+        given = (*made, *rest)
         call(*three, _current_stream(index), *head, *((given,) if nested else given))
         return True
 
@@ -146,17 +171,29 @@ def _split(args: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[int, ...]]:
     return args[:count], args[count:]
 
 
+def _pointers(tensors: tuple[Any, ...]) -> list[Any]:
+    """Return what the C function takes of tensors, descriptors as they are.
+
+    An address is taken as it is; of a tensor the driver is asked where it lies.
+    """
+    return [t if t is None or type(t) is TensorDescriptor else t.data_ptr() for t in tensors]
+
+
+def _described(descriptor: TensorDescriptor) -> tuple[Any, ...]:
+    return (descriptor.base.dtype, *descriptor.block_shape, descriptor.padding)
+
+
 def _key(
     kernel: Any,
     index: int,
     tensors: tuple[Any, ...],
-    pointers: list[int | None],
+    pointers: list[Any],
     numbers: tuple[int, ...],
     meta: Mapping[str, Any],
 ) -> tuple[Any, ...]:
     """Return what Triton's specialisation sees of a launch, and the device that has the code."""
     kinds = [
-        None if p is None else (t.dtype, p % _ALIGNED == 0)
+        None if p is None else _described(t) if p is t else (t.dtype, p % _ALIGNED == 0)
         for t, p in zip(tensors, pointers, strict=True)
     ]
     long: Any = None

@@ -1,0 +1,1 @@
+"""Products of matrices with what follows them, forward and backward."""
