@@ -12,6 +12,7 @@ from ops.products import OPS, arguments, error, oracle, results
 from torch import Tensor
 
 import fuseline
+from fuseline.core.select import asked
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,8 +54,8 @@ FLOOR = {torch.float64: 16.0, torch.float32: 8.0, torch.float16: 2.0, torch.bflo
 
 
 def is_served(op: str, impl: str, args: list[object]) -> bool:
-    told = fuseline.explain_choice(getattr(fuseline, op), *args)
-    return impl == told.fwd.impl or not dict(told.fwd.others)[impl].startswith("its ")
+    call = asked(getattr(fuseline, op), *args)
+    return impl == "auto" or call.selector.refusal(impl, "fwd", "cuda", *call.call) is None
 
 
 def hold(op: str, impl: str, args: list[object], dy: Tensor) -> None:
@@ -67,7 +68,7 @@ def hold(op: str, impl: str, args: list[object], dy: Tensor) -> None:
         assert error(f, w) <= max(2 * error(e, w), FLOOR[f.dtype]), (impl, f.shape)
 
 
-@pytest.mark.parametrize("impl", ["auto", "aten", "cublaslt"])
+@pytest.mark.parametrize("impl", ["auto", "aten", "cublaslt", "triton"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", OPS)
 def test_digits(op: str, dtype: torch.dtype, impl: str) -> None:
@@ -77,29 +78,32 @@ def test_digits(op: str, dtype: torch.dtype, impl: str) -> None:
             a = laid_out(random(m, k, dtype=dtype), how)
             b = laid_out(random(k, n, dtype=dtype) * k**-0.5, how)
             args = arguments(op, a, b, random(n, dtype=dtype))
-            if impl == "auto" or is_served(op, impl, args):
+            if is_served(op, impl, args):
                 hold(op, impl, args, laid_out(random(m, n, dtype=dtype), how))
                 served += 1
-    assert served or (impl == "cublaslt" and op != "matmul_add" and dtype not in HALVES)
+    nothing = {"cublaslt": op != "matmul_add" and dtype not in HALVES, "triton": dtype == DTYPES[0]}
+    assert served or nothing[impl]
 
 
+@pytest.mark.parametrize("impl", ["cublaslt", "triton"])
 @pytest.mark.parametrize("op", OPS)
-def test_batches(op: str) -> None:
+def test_batches(op: str, impl: str) -> None:
     for batch in ((3,), (2, 3)):
         for shared in (False, True):
             a = random(*batch, 20, 24, dtype=torch.bfloat16)
             b = random(*(() if shared else batch), 24, 40, dtype=torch.bfloat16)
             args = arguments(op, a, b, random(40, dtype=torch.bfloat16))
-            hold(op, "cublaslt", args, random(*batch, 20, 40, dtype=torch.bfloat16))
+            hold(op, impl, args, random(*batch, 20, 40, dtype=torch.bfloat16))
 
 
+@pytest.mark.parametrize("impl", ["auto", "triton"])
 @pytest.mark.parametrize("op", OPS)
-def test_the_forward_is_one_kernel(op: str) -> None:
+def test_the_forward_is_one_kernel(op: str, impl: str) -> None:
     args = arguments(
         op, *(random(*s, dtype=torch.bfloat16) for s in ((512, 512), (512, 512), (512,)))
     )
     fuseline_op = getattr(fuseline, op)
-    ran = [name for name in kernels(lambda: fuseline_op(*args)) if "_" in name]
+    ran = [name for name in kernels(lambda: fuseline_op(*args, impl=impl)) if "_" in name]
     assert len(ran) == 1, ran
 
 
@@ -111,39 +115,44 @@ def test_what_is_not_finite_stays_so(op: str, value: float) -> None:
         a[3, 5] = value
         args = arguments(op, a, b, bias)
         wanted = getattr(fuseline, op)(*args, impl="eager")
-        found = getattr(fuseline, op)(*args)
-        assert torch.equal(found.isnan(), wanted.isnan()), dtype
-        assert torch.equal(found.isinf(), wanted.isinf()), dtype
+        for impl in ("auto", "triton"):
+            if is_served(op, impl, args):
+                found = getattr(fuseline, op)(*args, impl=impl)
+                assert torch.equal(found.isnan(), wanted.isnan()), (dtype, impl)
+                assert torch.equal(found.isinf(), wanted.isinf()), (dtype, impl)
 
 
 @pytest.mark.usefixtures("ieee")
-def test_float32_is_tf32_where_torchs_switch_says_so() -> None:
+@pytest.mark.parametrize("impl", ["cublaslt", "triton"])
+def test_float32_is_tf32_where_torchs_switch_says_so(impl: str) -> None:
     a, b, bias = (random(*s, dtype=torch.float32) for s in ((512, 512), (512, 512), (512,)))
     wanted = a.double() @ b.double() + bias.double()
     for precision, least, most in (("ieee", 0, 64), ("tf32", 256, 1 << 16)):
         torch.backends.cuda.matmul.fp32_precision = precision
-        assert least < error(fuseline.matmul_add(a, b, bias, impl="cublaslt"), wanted) < most
+        assert least < error(fuseline.matmul_add(a, b, bias, impl=impl), wanted) < most
 
 
-def test_a_cuda_graph_holds_the_product() -> None:
+@pytest.mark.parametrize("impl", ["auto", "triton"])
+def test_a_cuda_graph_holds_the_product(impl: str) -> None:
     a, b, bias = (random(*s, dtype=torch.bfloat16) for s in ((256, 256), (256, 256), (256,)))
-    fuseline.matmul_add_gelu(a, b, bias)
+    fuseline.matmul_add_gelu(a, b, bias, impl=impl)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        y = fuseline.matmul_add_gelu(a, b, bias)
+        y = fuseline.matmul_add_gelu(a, b, bias, impl=impl)
     a.normal_()
     graph.replay()
-    torch.testing.assert_close(y, fuseline.matmul_add_gelu(a, b, bias))
+    torch.testing.assert_close(y, fuseline.matmul_add_gelu(a, b, bias, impl=impl))
 
 
+@pytest.mark.parametrize("impl", ["auto", "triton"])
 @pytest.mark.parametrize("op", OPS)
-def test_compiled(op: str) -> None:
+def test_compiled(op: str, impl: str) -> None:
     args = arguments(op, *(random(*s, dtype=torch.bfloat16) for s in ((64, 48), (48, 40), (40,))))
     dy = random(64, 40, dtype=torch.bfloat16)
-    eager = results(op, args, dy)
+    eager = results(op, args, dy, impl=impl)
     leaves = [t.requires_grad_() if isinstance(t, Tensor) else t for t in args]
-    y = torch.compile(getattr(fuseline, op), fullgraph=True)(*leaves)
+    y = torch.compile(getattr(fuseline, op), fullgraph=True)(*leaves, impl=impl)
     tensors = [t for t in leaves if isinstance(t, Tensor)]
     for found, wanted in zip([y, *torch.autograd.grad(y, tensors, dy)], eager, strict=True):
         torch.testing.assert_close(found, wanted)

@@ -75,12 +75,21 @@ def _pointwise(kernels: Any, wrap: Any, x: torch.Tensor, w: torch.Tensor) -> Non
     kernels.bwd(x, x, wrap=wrap)
 
 
+def _products(kernels: Any, wrap: Any, x: torch.Tensor, w: torch.Tensor) -> None:
+    if x.dtype == torch.float64:
+        pytest.skip("which it does not multiply")
+    for act, saves in (("gelu_erf", True), ("none", False)):
+        kernels.product(x, x.mT, w[:3] if saves else None, act, saves, saves, wrap=wrap)
+        kernels.act_grad(x, x, act, True, wrap=wrap)
+
+
 CALLS: dict[str, Made] = {
     "add_rms_norm": _add_norm,
     "bias_dropout_add": _dropout,
     "bias_gelu": _gelu,
     "layer_norm": _layer_norm,
     "masked_softmax": _masked,
+    "matmul_add_gelu": _products,
     "norm_chain": _chain,
     "pointwise_chain": _pointwise,
     "rms_norm": _norm,
@@ -111,7 +120,8 @@ def _lower(kernel: Any, args: Any, meta: dict[str, Any]) -> None:
 @pytest.mark.parametrize("op", CALLS)
 def test_kernels_lower_where_integers_are_constants(op: str, n: int, dtype: torch.dtype) -> None:
     seen, record = recorder()
-    kernels = importlib.import_module(f"fuseline.ops.{op}.op")._TRITON
+    module = importlib.import_module(f"fuseline.ops.{op}.op")
+    kernels = getattr(module, "_TRITON", None) or module.contract.triton_beside(module.__name__)()
     CALLS[op](kernels, record, torch.randn(3, n, dtype=dtype), torch.randn(n, dtype=dtype))
     assert seen
     failed = {}

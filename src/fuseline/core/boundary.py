@@ -8,7 +8,6 @@ from typing import Any
 from torch import Tensor
 
 from fuseline.core import arguments
-from fuseline.core.device import triton_unavailable
 
 # The dispatcher's keys of such tensors.
 KEYS = (
@@ -66,13 +65,15 @@ def without_negative_bit(name: str, op: Any, check: Function) -> Function:
     return kernel
 
 
-def on_triton(name: str, function: Function) -> Function:
-    """Return a Triton implementation that says where it cannot run: the driver does not."""
+def where_it_runs(
+    name: str, impl: str, unavailable: Callable[[str], str | None], function: Function
+) -> Function:
+    """Return an implementation in Python that says where it cannot run: what it calls does not."""
 
     def kernel(*args: Any) -> Any:
         device_type = next((a.device.type for a in args if isinstance(a, Tensor)), None)
-        if device_type and (why := triton_unavailable(device_type)):
-            raise RuntimeError(f"{name}: impl 'triton' cannot run here: {why}")
+        if device_type and (why := unavailable(device_type)):
+            raise RuntimeError(f"{name}: impl {impl!r} cannot run here: {why}")
         return function(*args)
 
     return kernel

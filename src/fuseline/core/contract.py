@@ -26,6 +26,7 @@ from fuseline.core.variant import Variant, applied, guarded
 
 NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
+_PLAIN = torch.Tensor.__torch_dispatch__  # of what no subclass dispatches
 
 Function = Callable[..., Any]
 
@@ -211,7 +212,8 @@ def native_variant(contract: Contract) -> Variant:
 def _triton_variant(contract: Contract, kernels: Kernels) -> Variant:
     """Register a Triton implementation as <op>__triton; compiled graphs trace through it."""
     functions = (kernels.run, kernels.run, *(f for f in (kernels.fwd, kernels.bwd) if f))
-    _define(contract, "__triton", functions, partial(boundary.on_triton, contract.name), True)
+    on_triton = partial(boundary.where_it_runs, contract.name, "triton", triton_unavailable)
+    _define(contract, "__triton", functions, on_triton, True)
     return _finish(contract, "__triton", kernels, {})
 
 
@@ -224,7 +226,8 @@ def _provided(contract: Contract, provider: Provider) -> Choice:
     functions = [run, run, *saving, *([kernels.bwd] if kernels.bwd else [])]
     each = zip(contract.schemas().values(), _fakes(contract), functions, strict=True)
     checked = [_checked(contract.name, *of_one) for of_one in each]
-    _define(contract, suffix, checked, lambda function: function, provider.through)
+    there = partial(boundary.where_it_runs, contract.name, provider.name, provider.unavailable)
+    _define(contract, suffix, checked, there, provider.through)
     variant = _finish(contract, suffix, kernels, {}, refusing=refusing)
     return Choice(
         provider.name,
@@ -243,7 +246,8 @@ def _checked(op: str, schema: str, fake: Function, function: Function) -> Functi
 
     def kernel(*args: Any, **options: Any) -> Any:
         for name, t in zip(names, args, strict=True):
-            held = type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_meta
+            plain = isinstance(t, torch.Tensor) and type(t).__torch_dispatch__ is _PLAIN
+            held = plain and not t.is_meta
             if held and t.numel() and not t.data_ptr():
                 raise RuntimeError(f"{op}: {name} has elements, but its memory was freed")
         fake(*args)

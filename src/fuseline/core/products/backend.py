@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,12 +18,18 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 class Backend(ABC):
     """What multiplies. Batches of a and b are equal, or b is one matrix.
 
-    name    of the implementation
-    checks  whether it refuses by itself what an operator's validate() refuses
+    name       of the implementation
+    checks     whether it refuses by itself what an operator's validate() refuses
+    is_traced  whether a compiler's graph traces through it, or else calls it as it is
     """
 
     name: str
     checks = False
+    is_traced = False
+
+    def tracing(self, wrap: Any) -> Backend:
+        """Return the one for a compiler's graph that traces through (contract.Kernels)."""
+        return self
 
     @abstractmethod
     def unavailable(self, device_type: str) -> str | None:
@@ -49,6 +57,22 @@ class Backend(ABC):
         """Return a @ b of two matrices and, summed over what is multiplied away, a or b."""
         return self.product(a, b), a.sum(1) if of_a else b.sum(0)
 
+    def through(
+        self, dy: Tensor, saved: Tensor, activation: str, sums: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the gradient through an activation, and its sums over rows where these are wanted.
+
+        saved  y of "relu", what GELU was of else
+        """
+        if dy.is_cuda and native.status().has("cuda"):  # in one pass over memory
+            g, dbias = torch.ops.fuseline._activation_bwd(dy, saved, activation, sums)
+            return g, dbias if sums else None
+        if activation == "relu":
+            g = torch.ops.aten.threshold_backward(dy, saved, 0)
+        else:
+            g = torch.ops.aten.gelu_backward(dy, saved, approximate=activation)
+        return g, flat(g).sum(0) if sums else None
+
     def gradients(
         self,
         dy: Tensor,
@@ -64,7 +88,7 @@ class Backend(ABC):
         """
         g, da, db, dbias = dy, None, None, None
         if saved is not None:
-            g, dbias = through(dy, saved, str(activation), needs[2])
+            g, dbias = self.through(dy, saved, str(activation), needs[2])
         if needs[0]:
             da = self.product(g, b.mT)
         if needs[1]:
@@ -81,19 +105,18 @@ class Backend(ABC):
         return da, db, dbias
 
 
-def through(dy: Tensor, saved: Tensor, activation: str, sums: bool) -> tuple[Tensor, Tensor | None]:
-    """Return the gradient through an activation, and its sums over rows where these are wanted.
-
-    saved  y of "relu", what GELU was of else
+def are_aligned(a: Tensor, b: Tensor) -> bool:
+    """Whether all rows, or all columns, of a, of b, and those of a @ b begin at multiples of 16
+    bytes, as far as strides tell.
     """
-    if dy.is_cuda and native.status().has("cuda"):  # in one pass over memory
-        g, dbias = torch.ops.fuseline._activation_bwd(dy, saved, activation, sums)
-        return g, dbias if sums else None
-    if activation == "relu":
-        g = torch.ops.aten.threshold_backward(dy, saved, 0)
-    else:
-        g = torch.ops.aten.gelu_backward(dy, saved, approximate=activation)
-    return g, flat(g).sum(0) if sums else None
+    pack = 16 // a.element_size()
+    return b.shape[-1] % pack == 0 and _begins(a, pack) and _begins(b, pack)
+
+
+def _begins(t: Tensor, pack: int) -> bool:
+    *batches, down, along = t.stride()
+    apart = down if along == 1 else along
+    return 1 in (down, along) and not any(s % pack for s in (*batches, apart, t.storage_offset()))
 
 
 def is_transposed(b: Tensor) -> bool:
@@ -111,8 +134,9 @@ def flat(t: Tensor) -> Tensor:
     """Return all leading dimensions as rows."""
     if t.dim() == 2:
         return t
+    shape = (prod(t.shape[:-1]), t.shape[-1])  # -1 says nothing of rows without elements
     try:
-        return t.view(-1, t.shape[-1])
+        return t.view(shape)
     except RuntimeError:
         native.count_copy()
-        return t.reshape(-1, t.shape[-1])
+        return t.reshape(shape)

@@ -107,10 +107,15 @@ class Chain:
     def kernels(self, backend: Backend) -> Kernels:
         """Return the functions of the operator by a backend."""
 
-        def run(*args: Any) -> Tensor:
-            return fwd(*args, save=False)[0]
+        def run(*args: Any, wrap: Any = None) -> Tensor:
+            return forward(args, False, backend.tracing(wrap))[0]
 
-        def fwd(*args: Any, save: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+        def fwd(*args: Any, wrap: Any = None) -> tuple[Tensor, Tensor, Tensor]:
+            return forward(args, True, backend.tracing(wrap))
+
+        def forward(
+            args: tuple[Any, ...], save: bool, backend: Backend
+        ) -> tuple[Tensor, Tensor, Tensor]:
             self.validate(*args)
             call = self.of(*args)
             x, w1, b1, w2, b2, activation = call
@@ -121,11 +126,11 @@ class Chain:
             middle, h = backend.forward(x, w1, b1, activation, save)
             return backend.forward(middle, w2, b2, None, False)[0], middle, none if h is None else h
 
-        def bwd(dy: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        def bwd(dy: Tensor, *args: Any, wrap: Any = None) -> tuple[Tensor, ...]:
             given, (middle, h, activation, *needs) = args[: self.tensors], args[self.tensors :]
             call = self.of(*given, activation)
             by = self._through_weights if self.weights_first(call) else self._through_middle
-            found = by(backend, dy, call, middle, h, needs)
+            found = by(backend.tracing(wrap), dy, call, middle, h, needs)
             return tuple(dy.new_empty((0,)) if t is None else t for t in found)
 
         return Kernels(run, fwd, bwd)

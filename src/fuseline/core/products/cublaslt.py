@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import native
-from fuseline.core.products.backend import Backend, Gradients, Needs, flat
+from fuseline.core.products.backend import Backend, Gradients, Needs, are_aligned, flat
 
 _HALVES = (torch.float16, torch.bfloat16)
 _LARGEST = 2**31 - 1
@@ -102,17 +102,10 @@ def _relu(a: Tensor, b: Tensor) -> str | None:
     """
     if a.dtype not in _HALVES:
         return f"its ReLU of {a.dtype} makes 0 of NaN"
-    if b.shape[-1] % 8 or not (_in_packs(a) and _in_packs(b)):
+    if not are_aligned(a, b):
         return "its ReLU of rows that do not begin at multiples of 16 bytes makes 0 of NaN"
     known = _is_hopper(a.device)
     return None if known else "its ReLU was seen to keep NaN on compute capability 9.0 alone"
-
-
-def _in_packs(t: Tensor) -> bool:
-    """Whether all rows, or all columns, of half types begin at multiples of 16 bytes."""
-    *batches, down, along = t.stride()
-    apart = down if along == 1 else along
-    return 1 in (down, along) and not any(s % 8 for s in (*batches, apart, t.storage_offset()))
 
 
 def _gelu(a: Tensor, approximate: str) -> str | None:

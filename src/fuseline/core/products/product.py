@@ -13,7 +13,7 @@ from torch import Tensor
 from fuseline.core import arguments, operator
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.contract import Contract, Kernels, differentiable_backward, wants_graph
-from fuseline.core.products.backend import Backend, like_factor
+from fuseline.core.products.backend import Backend, are_aligned, like_factor
 from fuseline.core.rules import DTYPE, Fact
 
 _SIZES = tuple(1 << k for k in range(6, 15, 2))
@@ -109,6 +109,7 @@ class Product:
                 "n": Fact(lambda a, b, *rest: b.shape[-1], _SIZES),
                 "k": Fact(lambda a, *rest: a.shape[-1], _SIZES),
                 "batch": Fact(lambda a, *rest: a.shape[:-2].numel(), _SIZES),
+                "aligned": Fact(lambda a, b, *rest: are_aligned(a, b)),
             },
         )
 
@@ -116,22 +117,24 @@ class Product:
         """Return the functions of the operator by a backend."""
         gelu = self.activation == "gelu"
 
-        def run(*args: Any) -> Tensor:
-            return forward(args, False)[0]
+        def run(*args: Any, wrap: Any = None) -> Tensor:
+            return forward(args, False, wrap)[0]
 
-        def fwd(*args: Any) -> tuple[Tensor, Tensor | None]:
-            return forward(args, True)
+        def fwd(*args: Any, wrap: Any = None) -> tuple[Tensor, Tensor | None]:
+            return forward(args, True, wrap)
 
-        def forward(args: tuple[Any, ...], save: bool) -> tuple[Tensor, Tensor | None]:
+        def forward(args: tuple[Any, ...], save: bool, wrap: Any) -> tuple[Tensor, Tensor | None]:
             if not backend.checks:
                 self.validate(*args)
-            return backend.forward(*self.of(*args), save)
+            return backend.tracing(wrap).forward(*self.of(*args), save)
 
-        def bwd(dy: Tensor, a: Tensor, b: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        def bwd(
+            dy: Tensor, a: Tensor, b: Tensor, *args: Any, wrap: Any = None
+        ) -> tuple[Tensor, ...]:
             saved, *rest = args if self.activation else (None, *args)
             activation = rest[0] if gelu else self.activation or None
             needs = (*rest[gelu:], False)[:3]
-            found = backend.gradients(dy, a, b, saved, activation, needs)
+            found = backend.tracing(wrap).gradients(dy, a, b, saved, activation, needs)
             return tuple(a.new_empty((0,)) if t is None else t for t in found[: 2 + self.biased])
 
         return Kernels(run, fwd if gelu else None, bwd)

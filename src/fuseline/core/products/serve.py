@@ -15,20 +15,24 @@ from fuseline.core.products.chain import Chain
 from fuseline.core.products.cublaslt import CublasLt
 from fuseline.core.products.onednn import OneDnn
 from fuseline.core.products.product import Product
+from fuseline.core.products.triton import Triton
 from fuseline.core.select import Selector
 
-# In order of preference.
-LIBRARIES: tuple[Backend, ...] = (CublasLt(), OneDnn(), Aten())
 
+def register(
+    one: Product | Chain, eager: Callable[..., Tensor], kernels: Callable[[], Any]
+) -> Selector:
+    """Register an operator; return its selector, in order of preference.
 
-def register(one: Product | Chain, eager: Callable[..., Tensor]) -> Selector:
-    """Register an operator; return its selector, in order of preference."""
+    kernels()  the operator's module impl_triton
+    """
 
     def checked(*args: Any) -> Tensor:
         one.validate(*args)
         return eager(*args)
 
-    return contract.provided(one.contract(), checked, *(_provider(one, b) for b in LIBRARIES))
+    backends = (CublasLt(), Triton(kernels), OneDnn(), Aten())
+    return contract.provided(one.contract(), checked, *(_provider(one, b) for b in backends))
 
 
 def _provider(one: Product | Chain, backend: Backend) -> contract.Provider:
@@ -38,6 +42,7 @@ def _provider(one: Product | Chain, backend: Backend) -> contract.Provider:
         one.kernels(backend),
         backend.unavailable,
         None if serves_all else partial(one.refusal, backend),
+        through=backend.is_traced,
         by_rule=one.by_rule(backend),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.products import serve
 from fuseline.core.products.product import Product
 from fuseline.ops.matmul_add_gelu import impl_eager
@@ -22,8 +23,8 @@ def matmul_add_gelu(
     b            (K, N), or (..., K, N) with the leading dimensions of a; of a's dtype, as a else.
     bias         (N,), of a's dtype.
     approximate  "tanh" or "none", as in torch.nn.functional.gelu.
-    impl         "auto", or one of "cublaslt" (CUDA) and "onednn" (CPU), which fuse what follows,
-                 "aten" (torch's operators), "eager" (the formula).
+    impl         "auto", or one of "cublaslt", "triton" (CUDA) and "onednn" (CPU), which fuse what
+                 follows, "aten" (torch's operators), "eager" (the formula).
 
     Returns y, (..., M, N), contiguous, of a's dtype. Half types are multiplied and added in float32
     and rounded once (by "aten" also before the activation); float32 in TF32 only where
@@ -37,4 +38,4 @@ def matmul_add_gelu(
 
 
 PRODUCT = Product("matmul_add_gelu", activation="gelu", biased=True)
-SELECTOR = serve.register(PRODUCT, impl_eager.matmul_add_gelu)
+SELECTOR = serve.register(PRODUCT, impl_eager.matmul_add_gelu, contract.triton_beside(__name__))

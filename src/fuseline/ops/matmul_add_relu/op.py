@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.products import serve
 from fuseline.core.products.product import Product
 from fuseline.ops.matmul_add_relu import impl_eager
@@ -18,8 +19,8 @@ def matmul_add_relu(a: Tensor, b: Tensor, bias: Tensor, impl: str = "auto") -> T
           A copy is made only if neither rows nor columns are contiguous.
     b     (K, N), or (..., K, N) with the leading dimensions of a; of a's dtype, as a else.
     bias  (N,), of a's dtype.
-    impl  "auto", or one of "cublaslt" (CUDA) and "onednn" (CPU), which fuse what follows,
-          "aten" (torch's operators), "eager" (the formula).
+    impl  "auto", or one of "cublaslt", "triton" (CUDA) and "onednn" (CPU), which fuse what
+          follows, "aten" (torch's operators), "eager" (the formula).
 
     Returns y, (..., M, N), contiguous, of a's dtype. Half types are multiplied and added in float32
     and rounded once (by "aten" also before the activation); float32 in TF32 only where
@@ -33,4 +34,4 @@ def matmul_add_relu(a: Tensor, b: Tensor, bias: Tensor, impl: str = "auto") -> T
 
 
 PRODUCT = Product("matmul_add_relu", activation="relu", biased=True)
-SELECTOR = serve.register(PRODUCT, impl_eager.matmul_add_relu)
+SELECTOR = serve.register(PRODUCT, impl_eager.matmul_add_relu, contract.triton_beside(__name__))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.products import serve
 from fuseline.core.products.chain import Chain
 from fuseline.ops.matmul_matmul import impl_eager
@@ -20,8 +21,8 @@ def matmul_matmul(
     x           (..., K), two dimensions or more, float64, float32, float16 or bfloat16; any layout.
     w1, w2      (K, N) and (N, P), of x's dtype.
     activation  None or "relu".
-    impl        "auto", or one of "cublaslt" (CUDA) and "onednn" (CPU), which fuse what follows a
-                product, "aten" (torch's operators), "eager" (the formula, x @ w1 first).
+    impl        "auto", or one of "cublaslt", "triton" (CUDA) and "onednn" (CPU), which fuse what
+                follows a product, "aten" (torch's operators), "eager" (the formula, x @ w1 first).
 
     Returns y, (..., P), contiguous, of x's dtype; the middle, or w1 @ w2, is rounded to it, so that
     results of half types depend on which comes first: on the shapes alone. float32 is multiplied in
@@ -36,4 +37,4 @@ def matmul_matmul(
 
 
 CHAIN = Chain("matmul_matmul", biased=False, activations=(None, "relu"))
-SELECTOR = serve.register(CHAIN, impl_eager.matmul_matmul)
+SELECTOR = serve.register(CHAIN, impl_eager.matmul_matmul, contract.triton_beside(__name__))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.products import serve
 from fuseline.core.products.product import Product
 from fuseline.ops.matmul_relu import impl_eager
@@ -17,8 +18,8 @@ def matmul_relu(a: Tensor, b: Tensor, impl: str = "auto") -> Tensor:
     a     (..., M, K), float64, float32, float16 or bfloat16; any layout.
           A copy is made only if neither rows nor columns are contiguous.
     b     (K, N), or (..., K, N) with the leading dimensions of a; of a's dtype, as a else.
-    impl  "auto", or one of "cublaslt" (CUDA) and "onednn" (CPU), which fuse what follows,
-          "aten" (torch's operators), "eager" (the formula).
+    impl  "auto", or one of "cublaslt", "triton" (CUDA) and "onednn" (CPU), which fuse what
+          follows, "aten" (torch's operators), "eager" (the formula).
 
     Returns y, (..., M, N), contiguous, of a's dtype. Half types are multiplied and added in float32
     and rounded once (by "aten" also before the activation); float32 in TF32 only where
@@ -32,4 +33,4 @@ def matmul_relu(a: Tensor, b: Tensor, impl: str = "auto") -> Tensor:
 
 
 PRODUCT = Product("matmul_relu", activation="relu", biased=False)
-SELECTOR = serve.register(PRODUCT, impl_eager.matmul_relu)
+SELECTOR = serve.register(PRODUCT, impl_eager.matmul_relu, contract.triton_beside(__name__))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.products import serve
 from fuseline.core.products.chain import Chain
 from fuseline.ops.mlp import impl_eager
@@ -26,8 +27,8 @@ def mlp(
     w1, b1      (K, N) and (N,), of x's dtype.
     w2, b2      (N, P) and (P,), of x's dtype.
     activation  "gelu" (the formula by tanh, as matmul_add_gelu's), "gelu_none" (by erf), "relu".
-    impl        "auto", or one of "cublaslt" (CUDA) and "onednn" (CPU), which fuse what follows a
-                product, "aten" (torch's operators), "eager" (the formula).
+    impl        "auto", or one of "cublaslt", "triton" (CUDA) and "onednn" (CPU), which fuse what
+                follows a product, "aten" (torch's operators), "eager" (the formula).
 
     Returns y, (..., P), contiguous, of x's dtype; the middle is rounded to it. Half types are
     multiplied and added in float32; float32 in TF32 only where
@@ -42,4 +43,4 @@ def mlp(
 
 
 CHAIN = Chain("mlp", biased=True, activations=("gelu", "gelu_none", "relu"))
-SELECTOR = serve.register(CHAIN, impl_eager.mlp)
+SELECTOR = serve.register(CHAIN, impl_eager.mlp, contract.triton_beside(__name__))
