@@ -17,6 +17,7 @@ OPS = (
     "log_softmax", "masked_softmax", "softmax_backward", "norm_chain", "pointwise_chain",
     "horizontal_reduction_pointwise", "horizontal_reduction_reduction", "bias_gelu",
     "bias_dropout_add", "conv_add", "conv_relu", "conv_add_relu", "conv_bn",
+    "matmul_add", "matmul_relu", "matmul_add_relu", "matmul_add_gelu", "matmul_matmul", "mlp",
 )  # fmt: skip
 
 

@@ -109,6 +109,35 @@ def bias_dropout_add(
     return residual + h
 
 
+def matmul_add(a: Array, b: Array, bias: Array) -> Array:
+    return a @ b + bias
+
+
+def matmul_relu(a: Array, b: Array) -> Array:
+    return jax.nn.relu(a @ b)
+
+
+def matmul_add_relu(a: Array, b: Array, bias: Array) -> Array:
+    return jax.nn.relu(a @ b + bias)
+
+
+def matmul_add_gelu(a: Array, b: Array, bias: Array, approximate: str = "tanh") -> Array:
+    return bias_gelu(a @ b, bias, approximate)
+
+
+def matmul_matmul(x: Array, w1: Array, w2: Array, activation: str | None) -> Array:
+    h = x @ w1
+    return (h if activation is None else jax.nn.relu(h)) @ w2
+
+
+def mlp(x: Array, w1: Array, b1: Array, w2: Array, b2: Array, activation: str) -> Array:
+    if activation == "relu":
+        h = matmul_add_relu(x, w1, b1)
+    else:
+        h = matmul_add_gelu(x, w1, b1, "tanh" if activation == "gelu" else "none")
+    return h @ w2 + b2
+
+
 def conv_add(x: Array, weight: Array, bias: Array | None, **numbers: Any) -> Array:
     places = [(p, p) for p in numbers["padding"]]
     y = jax.lax.conv_general_dilated(
@@ -162,6 +191,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         rms_norm, add_rms_norm, rms_norm_fp8, layer_norm, softmax, double_softmax, log_softmax,
         masked_softmax, softmax_backward, norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
-        conv_add, conv_relu, conv_add_relu, conv_bn,
+        conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
+        matmul_add_gelu, matmul_matmul, mlp,
     )
 }  # fmt: skip
