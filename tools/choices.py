@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -153,7 +154,8 @@ def page() -> str:
         for file in rules.shipped_files(op):
             for rule in rules.load(file, selector.auto.facts, selector.names):
                 none = False
-                out.append(f"- {op} on {file.stem}, {rule.direction}: {rule}\n")
+                line = f"- {op} on {file.stem}, {rule.direction}: {rule}"
+                out.append(textwrap.fill(line, 100, subsequent_indent="  ") + "\n")
     out.append("None: decision 0022 says what was looked at.\n" if none else "")
     return "".join(out)
 
