@@ -156,6 +156,6 @@ def spec(
         cost=partial(_cost, product),
         # Terms cancel in every element, so that errors count beside the largest, as in gradients,
         # and come in another order than eager's.
-        budget=Budget(gradients=True, fp32_floor=4.0),
+        budget=Budget(gradients=True, fp32_floor=8.0),
         error_cases=_errors(product),
     )

@@ -143,6 +143,6 @@ def spec(
         cost=partial(_cost, chain),
         # As of one product. Where w1 @ w2 comes first, that is rounded and not the middle: of small
         # numbers float16 then has other digits than in eager's order.
-        budget=Budget(gradients=True, fp32_floor=4.0, half_extra=1.0 if chain.biased else 2.0),
+        budget=Budget(gradients=True, fp32_floor=8.0, half_extra=1.0 if chain.biased else 2.0),
         error_cases=_errors(chain),
     )

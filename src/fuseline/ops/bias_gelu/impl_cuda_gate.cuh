@@ -184,14 +184,15 @@ __device__ __forceinline__ Stat<T> gelu(Stat<T> x, Stat<T> bias) {
   }
 }
 
-// The derivative of h * share(h), which is judged by the largest and does without second parts.
+// dy times the derivative of h * share(h), which is judged by the largest and does without second
+// parts; or dy where ReLU let it through, and 0 elsewhere, also of NaN.
 template <Formula F, typename S>
-__device__ __forceinline__ S slope_of(S h) {
+__device__ __forceinline__ S gradient_of(S dy, S h) {
   if constexpr (F == Formula::relu) {
-    return h <= 0 ? 0 : 1;
+    return h <= 0 ? 0 : dy;
   } else {
     const auto [share, slope] = share_and_slope<F>(h);
-    return fma(h, slope, share);
+    return dy * fma(h, slope, share);
   }
 }
 

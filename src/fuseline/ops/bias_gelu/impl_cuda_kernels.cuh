@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, BackwardPlan<T>::BLOCKS)
         const auto v = unpack<S>(in[i][1].pack());
 #pragma unroll
         for (int k = 0; k < VEC; ++k) {
-          dx.v[k] *= slope_of<F>(v.v[k] + bias.v[k]);
+          dx.v[k] = gradient_of<F>(dx.v[k], v.v[k] + bias.v[k]);
           sums[k] += dx.v[k];
         }
         if (!a.dx) continue;
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(kThreads)
     S sum = 0;
 #pragma unroll
     for (int k = 0; k < VEC; ++k) {
-      dx.v[k] *= slope_of<F>(x.v[k] + bias);
+      dx.v[k] = gradient_of<F>(dx.v[k], x.v[k] + bias);
       sum += dx.v[k];
     }
     if (a.dx) store<T, VEC>(a.dx + row * t.n + column, pack<T>(dx));
