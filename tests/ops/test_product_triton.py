@@ -18,7 +18,6 @@ from ops.without_a_gpu import (  # noqa: E402
     run_in_interpreter,
 )
 
-from fuseline.core.products.backend import kernels  # noqa: E402
 from fuseline.core.products.triton import Triton  # noqa: E402
 from fuseline.primitives.triton import parameters  # noqa: E402
 from fuseline.primitives.triton.products import activation, product  # noqa: E402
@@ -105,7 +104,7 @@ def test_gradients_compile_for_hopper(act: str, dtype: torch.dtype, tmp_path: An
 @pytest.mark.parametrize("op", ["matmul_add", "matmul_relu", "matmul_add_gelu"])
 def test_a_graph_traces_through_forward_and_backward(op: str) -> None:
     module = importlib.import_module(f"fuseline.ops.{op}.op")
-    run = kernels(module.PRODUCT, Triton(module.contract.triton_beside(module.__name__)))
+    run = module.PRODUCT.kernels(Triton(module.contract.triton_beside(module.__name__)))
     seen, record = recorder()
     a, b, y = torch.ones(6, 16), torch.ones(16, 8), torch.ones(6, 8)
     rest = ("tanh",) if op == "matmul_add_gelu" else ()
