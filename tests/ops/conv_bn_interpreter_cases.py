@@ -1,6 +1,6 @@
 """Triton kernels of conv_bn on the CPU; needs TRITON_INTERPRET=1 before triton is imported.
 
-Run by test_conv_bn_triton.py in a process of its own.
+Run by test_convolutions_triton.py in a process of its own.
 """
 
 from __future__ import annotations
@@ -44,12 +44,11 @@ def drawn(
     }
 
 
-@pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize(("channels", "size"), [(1, 5), (20, 19), (64, 12), (131, 4)])
-def test_within_the_budget(channels: int, size: int, dtype: torch.dtype, relu: bool) -> None:
-    kind = dtype if channels == 64 else torch.float32
-    inputs = drawn(dtype, channels, size, kind, norm=channels != 20) | {"relu": relu}
+@pytest.mark.parametrize(("channels", "size"), [(1, 5), (20, 13), (131, 4)])
+def test_within_the_budget(channels: int, size: int, dtype: torch.dtype) -> None:
+    kind = dtype if channels == 131 else torch.float32
+    inputs = drawn(dtype, channels, size, kind, norm=channels != 20) | {"relu": channels != 1}
     keeps_the_budget(SPEC, "triton", inputs)
 
 

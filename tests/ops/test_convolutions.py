@@ -179,8 +179,9 @@ def test_cudnn_says_what_it_does_not_serve(op: str) -> None:
     assert why_not("cudnn", op, tensors(op)) is None
     wide = tensors(op, dtype=torch.float64)
     assert "float64" in str(why_not("cudnn", op, wide))
-    groups = tensors(op, groups=2)
-    assert why_not("cudnn", op, groups, groups=2) == "groups is 2, expected 1"
+    assert why_not("cudnn", op, tensors(op, groups=2), groups=2) is None
+    alone = tensors(op, groups=8)
+    assert "single channels" in str(why_not("cudnn", op, alone, groups=8))
     volume = tensors(op, (1, 2, 4, 4, 4), 4, (2, 2, 2))
     assert "5 dimensions" in str(why_not("cudnn", op, volume))
     torch.use_deterministic_algorithms(True)

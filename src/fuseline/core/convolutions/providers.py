@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,50 +11,82 @@ from torch import Tensor
 
 from fuseline.core import contract
 from fuseline.core.contract import Kernels, Provider
-from fuseline.core.convolutions.convolution import Convolution
+from fuseline.core.convolutions.convolution import Backward, Call, Convolution
+from fuseline.core.device import triton_unavailable
 from fuseline.core.select import Selector
 
 _DEVICES = ("cpu", "cuda")
 
 
-def register(of: Convolution, eager: Callable[..., Tensor]) -> Selector:
-    """Register an operator; return its selector, in order of preference."""
+def register(of: Convolution, eager: Callable[..., Tensor], passes: Callable[[], Any]) -> Selector:
+    """Register an operator; return its selector, in order of preference.
+
+    passes  () -> the module with what follows the convolution in Triton: epilogue, gradient
+    """
 
     def checked(*args: Any) -> Tensor:
         call = of.validate(*args)
         return eager(*args).contiguous(memory_format=call.form)
 
-    return contract.provided(of.contract(), checked, *_providers(of))
+    return contract.provided(of.contract(), checked, *_providers(of, passes))
 
 
-def _providers(of: Convolution) -> tuple[Provider, ...]:
-    bwd = partial(_gradients, of)
-    aten = Provider(
-        "aten", Kernels(run=partial(_aten, of), bwd=bwd), no_aten, through=True, by_rule=False
-    )
-    if not of.relu:  # torch's convolution takes the bias itself
-        return (aten,)
+def _providers(of: Convolution, passes: Callable[[], Any]) -> tuple[Provider, ...]:
+    plain, fused = partial(_gradients, of), partial(_fused_gradients, of, passes)
     cudnn = Provider(
         "cudnn",
-        Kernels(run=partial(_cudnn, of), bwd=bwd),
+        Kernels(run=partial(_cudnn, of), bwd=fused),
         _no_cudnn,
         partial(_not_by_cudnn, of),
         by_rule=False,
     )
-    if not of.adds:  # oneDNN's own ReLU makes 0 of NaN
-        return cudnn, aten
+    triton = Provider(
+        "triton",
+        Kernels(run=partial(_triton, of, passes), bwd=fused),
+        triton_unavailable,
+        partial(_not_by_triton, of),
+        through=True,
+        by_rule=False,
+    )
     onednn = Provider(
         "onednn",
-        Kernels(run=partial(_onednn, of), bwd=bwd),
+        Kernels(run=partial(_onednn, of), bwd=plain),
         _no_onednn,
         partial(_not_by_onednn, of),
         by_rule=False,
     )
-    return cudnn, onednn, aten
+    aten = Provider(
+        "aten", Kernels(run=partial(_aten, of), bwd=plain), no_aten, through=True, by_rule=False
+    )
+    # cuDNN's end in ReLU; oneDNN's own makes 0 of NaN, so that it has but the sum.
+    return (*(cudnn,) * of.relu, triton, *(onednn,) * of.adds, aten)
 
 
 def _gradients(of: Convolution, *args: Any, wrap: Any = None) -> tuple[Tensor, ...]:
+    """Return the gradients by torch's kernels."""
+    return _placed(of.validate_bwd(*args), of.gradients(*args))
+
+
+def _fused_gradients(
+    of: Convolution, passes: Callable[[], Any], *args: Any, wrap: Any = None
+) -> tuple[Tensor, ...]:
+    """Return the gradients; that through ReLU and the bias's come from one pass, where it serves
+    them.
+    """
     given = of.validate_bwd(*args)
+    call = given.call
+    sums = given.needs[2]
+    if not (of.relu or sums) or _not_in_channels(call) or triton_unavailable(call.x.device.type):
+        return _gradients(of, *args, wrap=wrap)
+    images = (t if t is None else t.contiguous(memory_format=call.form) for t in given[:2])
+    g, dbias = passes().gradient(*images, sums, wrap)
+    rest = given._replace(needs=(*given.needs[:2], False))
+    dx, dweight, _ = rest.convolved(g) if any(rest.needs) else (None, None, None)
+    return _placed(given, (dx, dweight, dbias, g))
+
+
+def _placed(given: Backward, gradients: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Return those that are needed, images in the result's format, and empty ones."""
     form = given.call.form
 
     def placed(grad: Tensor | None, need: bool) -> Tensor:
@@ -62,7 +94,7 @@ def _gradients(of: Convolution, *args: Any, wrap: Any = None) -> tuple[Tensor, .
             return given.x.new_empty((0,))
         return grad.contiguous(memory_format=form) if grad.dim() > 1 else grad.contiguous()
 
-    return tuple(map(placed, of.gradients(*args), given.needs))
+    return tuple(map(placed, gradients, given.needs))
 
 
 def no_aten(device_type: str) -> str | None:
@@ -92,8 +124,8 @@ def _not_by_cudnn(of: Convolution, direction: str, *args: Any) -> str | None:
         return "x has dtype torch.float64, expected float32, float16 or bfloat16"
     if call.x.dim() != 4:
         return f"x has {call.x.dim()} dimensions, expected 4"
-    if call.groups != 1:
-        return f"groups is {call.groups}, expected 1"
+    if 1 < call.groups == call.x.shape[1]:
+        return "groups are single channels: ten times slower than torch's own kernels for these"
     if not torch.backends.cudnn.enabled:
         return "torch.backends.cudnn.enabled is False"
     if torch.are_deterministic_algorithms_enabled() or torch.backends.cudnn.deterministic:
@@ -108,6 +140,30 @@ def _cudnn(of: Convolution, *args: Any) -> Tensor:
     if call.z is None:
         return torch.cudnn_convolution_relu(call.x, call.weight, *rest)
     return torch.cudnn_convolution_add_relu(call.x, call.weight, call.z, 1.0, *rest)
+
+
+def _not_in_channels(call: Call) -> str | None:
+    """Return why what follows is no pass over rows of channels, or None."""
+    if call.x.dtype == torch.float64:
+        return "x has dtype torch.float64, expected float32, float16 or bfloat16"
+    if call.form is torch.contiguous_format:
+        return "x and weight are contiguous, expected one that is channels_last"
+    return "x is empty" if call.x.shape[0] == 0 else None
+
+
+def _not_by_triton(of: Convolution, direction: str, *args: Any) -> str | None:
+    return _not_in_channels(of.call(*args))
+
+
+def _triton(of: Convolution, passes: Callable[[], Any], *args: Any, wrap: Any = None) -> Tensor:
+    call = of.admitted(*args)
+    h = call._replace(bias=None).convolved().contiguous(memory_format=call.form)
+    if call.bias is None and not of.relu:
+        return h
+    bias = None if call.bias is None else call.bias.contiguous()
+    z = None if call.z is None else call.z.contiguous(memory_format=call.form)
+    passes().epilogue(h, bias, z, of.relu, wrap)
+    return h
 
 
 def _no_onednn(device_type: str) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.convolutions import providers
 from fuseline.core.convolutions.convolution import Convolution
 from fuseline.ops.conv_add import impl_eager
@@ -32,8 +33,8 @@ def conv_add(
     stride, padding, dilation
             a number, or one for each spatial dimension; the padding of both ends is the same.
     groups  a divisor of C and K.
-    impl    "auto", or one of "aten" (torch's convolution, whose gradients come from one call),
-            "eager" (the formula).
+    impl    "auto", or one of "triton" (on a GPU, of channels_last: torch's convolution, the bias
+            and its gradient in a pass each), "aten" (torch's kernels), "eager" (the formula).
 
     Returns y, (N, K, P, Q), of x's dtype; channels_last if x or the weight is, else contiguous. On
     a GPU float32 is multiplied in TF32 where torch.backends.cudnn.conv.fp32_precision allows it.
@@ -49,4 +50,4 @@ def conv_add(
 
 
 CONVOLUTION = Convolution("conv_add")
-SELECTOR = providers.register(CONVOLUTION, impl_eager.conv_add)
+SELECTOR = providers.register(CONVOLUTION, impl_eager.conv_add, contract.triton_beside(__name__))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.convolutions import providers
 from fuseline.core.convolutions.convolution import Convolution
 from fuseline.ops.conv_add_relu import impl_eager
@@ -30,9 +31,10 @@ def conv_add_relu(
           as fuseline.conv_add has them; float64, float32, float16 or bfloat16.
     bias  (K,), of x's dtype; None: 0.
     z     (N, K, P, Q), y's shape and dtype; any layout.
-    impl  "auto", or one of "cudnn" (CUDA: one kernel for all), "onednn" (CPU: the sum in one, of
-          channels_last), "aten" (torch's convolution, then the rest in its place), "eager" (the
-          formula).
+    impl  "auto", or one of "cudnn" (on a GPU: one kernel for all), "triton" (on a GPU, of
+          channels_last: torch's convolution, then the rest in its place), "onednn" (on a CPU, of
+          channels_last: the sum in its kernel), "aten" (torch's kernels), "eager" (the formula).
+          Gradients are those of conv_relu's.
 
     Returns y, (N, K, P, Q), of x's dtype; channels_last if x or the weight is, else contiguous.
     Precision and autocast are those of conv_add; where autocast would cast z, which is none of the
@@ -48,4 +50,6 @@ def conv_add_relu(
 
 
 CONVOLUTION = Convolution("conv_add_relu", optional=True, adds=True, relu=True)
-SELECTOR = providers.register(CONVOLUTION, impl_eager.conv_add_relu)
+SELECTOR = providers.register(
+    CONVOLUTION, impl_eager.conv_add_relu, contract.triton_beside(__name__)
+)

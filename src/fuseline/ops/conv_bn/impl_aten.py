@@ -50,4 +50,7 @@ def bwd(
         g.contiguous(memory_format=call.form), h.contiguous(memory_format=call.form), wide,
         None, None, mean.contiguous(), rstd.contiguous(), True, 0.0, [any(needs[:2]), *needs[2:]],
     )  # fmt: skip
-    return dh, (dnorm[0], dnorm[1])
+    dweight, dbias = dnorm
+    if needs[3] and g.is_cuda and g.dtype != rstd.dtype:  # torch's has the digits of half types
+        dbias = g.sum((0, *range(2, g.dim())), dtype=rstd.dtype)
+    return dh, (dweight, dbias)

@@ -17,14 +17,12 @@ from torch import Tensor
 from fuseline.core.convolutions.convolution import Call
 from fuseline.core.layout import dense
 from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.channels import chunk_of, grid, rows_of, tile
 from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.parameters import finish
 from fuseline.primitives.triton.rms import float64_of
-from fuseline.primitives.triton.rows import divide_up, halves, power_of_2, processors, vec
+from fuseline.primitives.triton.rows import divide_up, halves
 
-_TILE, _WARPS = 4096, 8  # elements of a program's tile
-_MOST_COLUMNS = 128
-_PROGRAMS = 6  # on each SM, of kernels that write partial rows
 _COMBINE = {"ROWS": 64, "BLOCK": 32, "num_warps": 8}
 
 
@@ -181,24 +179,6 @@ def _gradient_kernel(
     tl.store(dh_ptr + at, dh.to(dh_ptr.dtype.element_ty), mask)
 
 
-def _meta(rows: Tensor) -> dict[str, int]:
-    columns = min(power_of_2(rows.shape[1]), _MOST_COLUMNS)
-    tile = {"ROWS": _TILE // columns, "BLOCK": columns}
-    return {"VEC": vec(rows, rows.shape[1]), **tile, "num_warps": _WARPS}
-
-
-def _chunk(rows: Tensor, meta: dict[str, int]) -> int:
-    """Return the rows of each program that writes a partial row."""
-    columns = divide_up(rows.shape[1], meta["BLOCK"])
-    most = max(1, processors(rows.device) * _PROGRAMS // columns)
-    tiles = divide_up(rows.shape[0], meta["ROWS"])
-    return divide_up(tiles, most) * meta["ROWS"]
-
-
-def _grid(rows: Tensor, height: int, meta: dict[str, int]) -> tuple[int, int]:
-    return divide_up(rows.shape[0], height), divide_up(rows.shape[1], meta["BLOCK"])
-
-
 def fwd(
     call: Call,
     bn_weight: Tensor | None,
@@ -211,7 +191,7 @@ def fwd(
     h = call.convolved().contiguous(memory_format=call.form)
     y = torch.empty_like(h)
     norm = (dense(bn_weight), dense(bn_bias))
-    mean, var, rstd = _normalised(_rows(h), *norm, relu, _rows(y), eps, wrap)
+    mean, var, rstd = _normalised(rows_of(h), *norm, relu, rows_of(y), eps, wrap)
     return y, mean, var, h, rstd
 
 
@@ -232,23 +212,18 @@ def bwd(
     images = [t.contiguous(memory_format=call.form) for t in (dy, h)]
     dh = torch.empty_like(images[1]) if any(needs[:2]) else None
     vectors = [dense(t) for t in (mean, rstd, bn_weight, bn_bias)]
-    to = None if dh is None else _rows(dh)
-    return dh, _gradient([*map(_rows, images), *vectors], relu, to, wrap)
-
-
-def _rows(t: Tensor) -> Tensor:
-    """Return a channels_last tensor as (rows, channels), without a copy."""
-    return t.movedim(1, -1).view(-1, t.shape[1])
+    to = None if dh is None else rows_of(dh)
+    return dh, _gradient([*map(rows_of, images), *vectors], relu, to, wrap)
 
 
 def _statistics(rows: Tensor, eps: float, wrap: Wrap | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean, unbiased variance and 1 / sqrt(biased variance + eps) of each column."""
-    meta = _meta(rows)
-    chunk = _chunk(rows, meta)
-    grid = _grid(rows, chunk, meta)
+    meta = tile(rows)
+    chunk = chunk_of(rows, meta)
+    places = grid(rows, chunk, meta)
     n_rows, n_cols = rows.shape
-    parts = [rows.new_empty((grid[0], n_cols), dtype=torch.float32) for _ in range(2)]
-    launch(_moments_kernel, grid, (rows, *parts, n_rows, n_cols, chunk), meta, wrap)
+    parts = [rows.new_empty((places[0], n_cols), dtype=torch.float32) for _ in range(2)]
+    launch(_moments_kernel, places, (rows, *parts, n_rows, n_cols, chunk), meta, wrap)
     found = tuple(rows.new_empty((n_cols,), dtype=torch.float32) for _ in range(3))
     args = (*parts, *found, n_rows, n_cols, chunk, *halves(eps))
     launch(_statistics_kernel, (divide_up(n_cols, _COMBINE["BLOCK"]),), args, _COMBINE, wrap)
@@ -267,9 +242,9 @@ def _normalised(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Write the norm of rows, or its ReLU, to y; return their statistics."""
     found = mean, _, rstd = _statistics(rows, eps, wrap)
-    meta = _meta(rows) | {"RELU": relu}
+    meta = tile(rows) | {"RELU": relu}
     args = (rows, mean, rstd, weight, bias, y, *rows.shape)
-    launch(_normalise_kernel, _grid(rows, meta["ROWS"], meta), args, meta, wrap)
+    launch(_normalise_kernel, grid(rows, meta["ROWS"], meta), args, meta, wrap)
     return found
 
 
@@ -281,13 +256,13 @@ def _gradient(
     given  dy, rows, mean, rstd, weight, bias
     """
     rows: Any = given[1]
-    meta = _meta(rows) | {"RELU": relu}
-    chunk = _chunk(rows, meta)
-    grid = _grid(rows, chunk, meta)
-    partial = rows.new_empty((2, grid[0], rows.shape[1]), dtype=torch.float32)
-    launch(_sums_kernel, grid, (*given, partial, *rows.shape, chunk), meta, wrap)
+    meta = tile(rows) | {"RELU": relu}
+    chunk = chunk_of(rows, meta)
+    places = grid(rows, chunk, meta)
+    partial = rows.new_empty((2, places[0], rows.shape[1]), dtype=torch.float32)
+    launch(_sums_kernel, places, (*given, partial, *rows.shape, chunk), meta, wrap)
     dweight, dbias = finish(partial, (torch.float32, torch.float32), wrap)
     if dh is not None:
         args = (*given, dweight, dbias, dh, *rows.shape)
-        launch(_gradient_kernel, _grid(rows, meta["ROWS"], meta), args, meta, wrap)
+        launch(_gradient_kernel, grid(rows, meta["ROWS"], meta), args, meta, wrap)
     return dweight, dbias

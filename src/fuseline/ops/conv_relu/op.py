@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from fuseline.core import contract
 from fuseline.core.convolutions import providers
 from fuseline.core.convolutions.convolution import Convolution
 from fuseline.ops.conv_relu import impl_eager
@@ -28,8 +29,10 @@ def conv_relu(
     x, weight, stride, padding, dilation, groups
           as fuseline.conv_add has them; float64, float32, float16 or bfloat16.
     bias  (K,), of x's dtype; None: 0.
-    impl  "auto", or one of "cudnn" (CUDA: one kernel for all), "aten" (torch's convolution, then
-          ReLU in its place), "eager" (the formula).
+    impl  "auto", or one of "cudnn" (on a GPU: one kernel for all), "triton" (on a GPU, of
+          channels_last: torch's convolution, then bias and ReLU in its place), "aten" (torch's
+          kernels), "eager" (the formula). The gradient through ReLU and that of the bias are one
+          pass of "triton", which "cudnn" has too.
 
     Returns y, (N, K, P, Q), of x's dtype; channels_last if x or the weight is, else contiguous.
     Precision and autocast are those of conv_add. Saved for backward: x, weight and y.
@@ -43,4 +46,4 @@ def conv_relu(
 
 
 CONVOLUTION = Convolution("conv_relu", optional=True, relu=True)
-SELECTOR = providers.register(CONVOLUTION, impl_eager.conv_relu)
+SELECTOR = providers.register(CONVOLUTION, impl_eager.conv_relu, contract.triton_beside(__name__))

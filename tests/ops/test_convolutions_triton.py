@@ -1,4 +1,4 @@
-"""conv_bn in Triton where there is no GPU: the interpreter, and compiling for Hopper."""
+"""What follows convolutions in Triton, without a GPU: the interpreter, and compiled for Hopper."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from ops.without_a_gpu import (  # noqa: E402
 )
 
 from fuseline.ops.conv_bn import impl_triton  # noqa: E402
+from fuseline.primitives.triton import channels as channels_last  # noqa: E402
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_interpreter() -> None:
-    run_in_interpreter("conv_bn_interpreter_cases.py")
+@pytest.mark.parametrize("name", ["conv", "conv_bn"])
+def test_interpreter(name: str) -> None:
+    run_in_interpreter(f"{name}_interpreter_cases.py")
 
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")
@@ -36,8 +38,12 @@ def test_compiles_for_hopper_without_a_spill(
     vector = torch.empty(channels, device="meta")
     impl_triton._normalised(rows, vector, vector, True, rows, 1e-5, record)
     impl_triton._gradient([rows, rows, *[vector] * 4], True, rows, record)
+    image = torch.empty(2, channels, 8, 9, dtype=dtype, device="meta")
+    image = image.contiguous(memory_format=torch.channels_last)
+    channels_last.epilogue(image, vector.to(dtype), image, True, record)
+    channels_last.gradient(image, image, True, record)
     kernels = [one for one in seen if "finish" not in one[0].__name__]
-    assert len(kernels) == 5
+    assert len(kernels) == 7
     for kernel, args, meta in kernels:
         registers, stack = resources(compile_for_hopper(kernel, args, meta), tmp_path)
         print(f"{kernel.__name__} {channels} {dtype} {meta}: {registers} registers, {stack} B")
