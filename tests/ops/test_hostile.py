@@ -39,6 +39,7 @@ OF_TORCH = re.compile(
     r"|^fuseline\.\w+\.default$"  # a jagged tensor made in inference mode
     r"|quantized nyi in meta tensors"
     r"|already associated to a python object of type FakeTensor"
+    r"|its data is not allocated yet"  # of a subclass whose storage was freed
     r"|Inference tensors cannot be saved for backward"
     r"|Cannot set version_counter for inference tensor"
 )
