@@ -4,6 +4,7 @@ from fuseline import nn
 from fuseline.core.explain import explain_choice
 from fuseline.ops import (
     add_rms_norm,
+    attention,
     bias_dropout_add,
     bias_gelu,
     conv_add,
@@ -35,6 +36,7 @@ from fuseline.takeover import disable, enable, enabled, status
 __version__ = "0.1.0"
 __all__ = [
     "add_rms_norm",
+    "attention",
     "bias_dropout_add",
     "bias_gelu",
     "conv_add",

@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuseline import table
 from fuseline.core import native
-from fuseline.testing.accuracy import as_tuple
+from fuseline.testing.accuracy import as_tuple, gradient_names
 
 SMALLEST = 3
 SECONDS = 60
@@ -89,8 +89,8 @@ def good_calls() -> dict[str, list[list[Any]]]:
                 inputs = spec.make_inputs(case, dtype, torch.device("cpu"), generator)
                 with recorder:
                     public(**inputs)
-                leaves = {n: inputs[n].clone().requires_grad_() for n in spec.differentiable
-                          if isinstance(inputs[n], Tensor)}  # fmt: skip
+                names = gradient_names(spec, inputs)
+                leaves = {n: inputs[n].clone().requires_grad_() for n in names}
                 if leaves:
                     with recorder:
                         outputs = as_tuple(public(**{**inputs, **leaves}))

@@ -82,8 +82,10 @@ def _off_formula(
         a.name: CASTS.get(str(a.type), lambda v: v)(v)
         for a, v in zip(op._schema.arguments, args, strict=False)
     }
-    if inputs.pop("seed_tensor", None) is not None:
-        inputs["seed"] = int(args[-1])
+    if (own := inputs.pop("seed_tensor", None)) is not None:
+        inputs["seed"] = int(own)
+    if "left" in inputs:
+        inputs["window"] = (inputs.pop("left"), inputs.pop("right"))
     if "dim" in inputs:
         dim = inputs.pop("dim")
         inputs = {n: t.movedim(dim, -1) for n, t in inputs.items()}

@@ -22,7 +22,8 @@ from triton._C.libtriton import ir  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource, make_backend  # noqa: E402
 
-TYPES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16", torch.int64: "i64"}
+TYPES = {torch.float64: "fp64", torch.float32: "fp32", torch.bfloat16: "bf16",
+         torch.int64: "i64", torch.uint8: "u8"}  # fmt: skip
 TARGET = GPUTarget("cuda", 90, 32)
 Made = Callable[..., Any]
 

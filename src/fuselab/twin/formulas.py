@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fuselab.twin.philox import dropout_factor
+from fuselab.twin.philox import dropout_factor, matrix_dropout_factor
 
 E4M3_MOST = 448.0
 
@@ -68,6 +68,39 @@ def masked_softmax(
         queries, keys = x.shape[-2:]
         z = jnp.where(jnp.tril(jnp.ones((queries, keys), bool), keys - queries), z, -jnp.inf)
     return log_softmax(z) if log else softmax(z)
+
+
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int, int] | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+) -> Array:
+    (batch, heads, queries, d), keys = q.shape, k.shape[2]
+    k, v = (jnp.repeat(t, heads // t.shape[1], 1) for t in (k, v))
+    z = q @ k.swapaxes(2, 3) * (d**-0.5 if scale is None else scale)
+    i, j = jnp.arange(queries)[:, None], jnp.arange(keys)
+    left, right = window or (-1, -1)
+    seen = ((j <= i) | (not causal)) & ((j >= i - left) | (left < 0))
+    seen &= (j <= i + right) | (right < 0)
+    if mask is not None and mask.dtype == bool:
+        seen &= mask
+    elif mask is not None:
+        z = z + mask
+    z = jnp.where(seen, z, -jnp.inf)
+    most = _largest(z)
+    e = jnp.exp(z - jnp.where(most > -jnp.inf, most, 0))
+    total = _sum(e)
+    p = e / jnp.where(total > 0, total, 1)
+    if dropout > 0 and seed is not None:
+        kept = matrix_dropout_factor(batch * heads, queries, keys, dropout, seed)
+        p = p * kept.reshape(p.shape).astype(p.dtype)
+    return p @ v
 
 
 def softmax_backward(dy: Array, y: Array) -> Array:
@@ -189,7 +222,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn
     for fn in (
         rms_norm, add_rms_norm, rms_norm_fp8, layer_norm, softmax, double_softmax, log_softmax,
-        masked_softmax, softmax_backward, norm_chain, pointwise_chain,
+        masked_softmax, attention, softmax_backward, norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
         conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
         matmul_add_gelu, matmul_matmul, mlp,

@@ -255,6 +255,7 @@ class OpSpec:
     cost             (inputs, direction) -> Cost; None: bytes of inputs and outputs
     budget           accuracy limits
     error_cases      bad inputs and the errors they must raise
+    magnitudes       factors and offsets by which inputs are made large, small, and far from zero
     suite_dtypes     the dtypes of a suite that does not take all
     tuning           how `fuselab tune` finds launch parameters; None: there are none to find
     """
@@ -277,6 +278,7 @@ class OpSpec:
     cost: Callable[[Inputs, Direction], Cost] | None = None
     budget: Budget = field(default_factory=Budget)
     error_cases: tuple[ErrorCase, ...] = ()
+    magnitudes: tuple[tuple[float, float], ...] = ((2.0**-12, 0.0), (2.0**12, 0.0), (1.0, 256.0))
     suite_dtypes: Mapping[str, tuple[torch.dtype, ...]] = field(default_factory=dict)
     tuning: Tuning | None = None
 

@@ -113,7 +113,8 @@ def tensor_names(
 ) -> None:
     """Raise for a name of no input, or of one that is no (floating) tensor.
 
-    An input may be None or absent if the reference has such a parameter.
+    An input may be None or absent if the reference has such a parameter; a mask may be of bool in
+    some cases.
     """
     optional = parameters(reference) or ()
     for name in names:
@@ -127,7 +128,7 @@ def tensor_names(
         what = "a floating tensor" if floating else "a tensor"
         if not isinstance(value, torch.Tensor):
             raise fault(owner, field, f"{name!r}, {_kind(value)}", what)
-        if floating and not value.is_floating_point():
+        if floating and not (value.is_floating_point() or value.dtype == torch.bool):
             raise fault(owner, field, f"{name!r}, a tensor of {value.dtype}", what)
 
 

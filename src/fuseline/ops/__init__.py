@@ -1,6 +1,7 @@
 """The operators, one folder each."""
 
 from fuseline.ops.add_rms_norm import add_rms_norm
+from fuseline.ops.attention import attention
 from fuseline.ops.bias_dropout_add import bias_dropout_add
 from fuseline.ops.bias_gelu import bias_gelu
 from fuseline.ops.conv_add import conv_add
@@ -28,6 +29,7 @@ from fuseline.ops.softmax_backward import softmax_backward
 
 __all__ = [
     "add_rms_norm",
+    "attention",
     "bias_dropout_add",
     "bias_gelu",
     "conv_add",

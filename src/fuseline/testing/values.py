@@ -143,11 +143,11 @@ def many_rows(trial: Trial) -> Iterator[Finding]:
 def magnitude(trial: Trial) -> Iterator[Finding]:
     """Check large, small and far from zero, as far as eager itself can cope with that."""
     inputs = trial.inputs()
-    for factor, offset in ((2.0**-12, 0.0), (2.0**12, 0.0), (1.0, 256.0)):
+    for factor, offset in trial.spec.magnitudes:
         reason = worse_than_eager(trial, _scaled(trial, inputs, factor, offset))
         yield trial.finding("magnitude", reason, f"inputs * {factor:g} + {offset:g}")
     shared = [n for n in floating(inputs) if n not in trial.row_names(inputs)]
-    for factor in (2.0**-12, 2.0**12):
+    for factor in (f for f, _ in trial.spec.magnitudes if f != 1.0):
         scaled = {**inputs, **{n: inputs[n] * factor for n in shared}}
         reason = worse_than_eager(trial, scaled) if shared else None
         yield trial.finding("magnitude", reason, f"{', '.join(shared)} * {factor:g}")

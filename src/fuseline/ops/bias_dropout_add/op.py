@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core import arguments, contract, dropout, operator
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.ops.bias_dropout_add import impl_eager
 from fuseline.primitives import philox
 from fuseline.primitives.triton import Wrap
 
-_transforms_active = torch._C._are_functorch_transforms_active
 _NAME = "bias_dropout_add"
 
 
@@ -68,22 +67,9 @@ def bias_dropout_add(
         if seed is None and is_compiling():
             args = operator.admitted(validate, x, bias, residual, p, training, 0)
             return impl_eager.bias_dropout_add(*args[:-1])
-    args = (x, bias, residual, p, training, *_seeds(x, training, seed))
+    args = (x, bias, residual, p, training, *dropout.seeds(x, training, seed))
     y: Tensor = operator.call(SELECTOR, validate, bias_dropout_add, impl, *args)
     return y
-
-
-def _seeds(x: Tensor, training: bool, seed: int | Tensor | None) -> tuple[Any, ...]:
-    """Return the operator's last arguments: the seed, or None and a tensor that has it."""
-    if isinstance(seed, Tensor):
-        return None, seed
-    if seed is not None or not training:
-        return (seed,)
-    # A captured graph draws at each replay, vmap as it was told to; a number would be one for all.
-    captured = isinstance(x, Tensor) and x.is_cuda and torch.cuda.is_current_stream_capturing()
-    if captured or _transforms_active():
-        return None, torch.randint(2**63 - 1, (), device=x.device)
-    return (int(torch.randint(2**63 - 1, (), device="cpu")),)
 
 
 def validate(
@@ -99,29 +85,16 @@ def validate(
     arguments.require_rows(_NAME, x)
     arguments.require_twin(_NAME, "residual", residual, x)
     arguments.require_broadcast(_NAME, "bias", bias, x)
-    _require_draw(x, p, seed, seed_tensor)
+    dropout.require_draw(_NAME, x, "p", p, seed, seed_tensor)
     if seed is None and seed_tensor is None and training and p > 0:
         raise ValueError(f"{_NAME}: seed is None, expected a number in training")
-
-
-def _require_draw(x: Tensor, p: float, seed: int | None, seed_tensor: Tensor | None) -> None:
-    p = arguments.require_number(_NAME, "p", p)
-    if not 0 <= p <= 1:
-        raise ValueError(f"{_NAME}: p is {p}, expected a probability, 0 to 1")
-    if seed is not None and not isinstance(seed, (int, torch.SymInt)):
-        raise TypeError(f"{_NAME}: seed is a {type(seed).__name__}, expected an int or None")
-    if seed is not None and not -(2**63) <= seed < 2**63:
-        raise ValueError(f"{_NAME}: seed is {seed}, expected a signed number of 64 bits")
-    if seed_tensor is not None:
-        shape = torch.Size(())
-        arguments.require_exactly(_NAME, "seed", seed_tensor, shape, torch.int64, x.device)
 
 
 def _validate_bwd(
     dy: Tensor, p: float, seed: int | None, seed_tensor: Tensor | None = None
 ) -> None:
     arguments.require_rows(_NAME, dy, "dy")
-    _require_draw(dy, p, seed, seed_tensor)
+    dropout.require_draw(_NAME, dy, "p", p, seed, seed_tensor)
     if seed is None and seed_tensor is None:
         raise ValueError(f"{_NAME}: seed is None, expected a number")
 

@@ -7,7 +7,8 @@ launches (a profiler's hooks), the launch is `kernel[grid]`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import torch
@@ -56,15 +57,15 @@ def launch(
 ) -> None:
     """Run kernel[grid](*args, **meta) on the device of args[0], a tensor, and its current stream.
 
-    `args` are a tensor, then tensors, Triton's descriptors of them or None, then integers, all in
-    the kernel's do_not_specialize. With `wrap` it is wrap(kernel)[grid] that is called, and nothing
-    else happens: a compiler's trace.
+    `args` are tensors, Triton's descriptors of them or None, the first not None, then integers, all
+    in the kernel's do_not_specialize. With `wrap` it is wrap(kernel)[grid] that is called, and
+    nothing else happens: a compiler's trace.
     """
     if wrap is not None:
         _require_plain(kernel, args)
         wrap(kernel)[grid](*args, **meta)
         return
-    index = args[0].get_device()
+    index = _device(args[0])
     if index < 0:  # the interpreter's
         kernel[grid](*args, **meta)
     elif index != _current_device():
@@ -89,14 +90,14 @@ def launch(
 
 
 def ready(
-    kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, Any]
+    kernel: Any, grid: Grid, args: tuple[Any, ...], meta: Mapping[str, Any], free: int = 0
 ) -> Callable[..., bool] | None:
     """Return what repeats a launch on other tensors of the same kind, None if there is no such.
 
     It takes the addresses of the tensors among `args`, which must be aligned to 16 bytes, None for
-    None; False means that it did not launch, and `launch` must.
+    None, then the first `free` integers; False means that it did not launch, and `launch` must.
     """
-    index = args[0].get_device()
+    index = _device(args[0])
     tensors, numbers = _split(args)
     pointers = _pointers(tensors)
     code = _kept.get(_key(kernel, index, tensors, pointers, numbers, meta)) if index >= 0 else None
@@ -104,16 +105,16 @@ def ready(
         return None
     three = _three(grid)
     call, head, constants, nested, _ = code
-    rest = (*numbers, *constants)
+    rest = (*numbers[free:], *constants)
     if any(type(t) is TensorDescriptor for t in tensors):
         below = below_descriptors(call, tensors)
         return _again_described(kernel, index, three, code, below, rest) if below else None
 
     # All in one function, on its own variables: each call and look-up less is a hundredth of it.
-    def again(*pointers: int | None) -> bool:
+    def again(*first: int | None) -> bool:
         if index != _current_device() or _heard(kernel):
             return False
-        given = pointers + rest
+        given = first + rest
         call(*three, _current_stream(index), *head, *((given,) if nested else given))
         return True
 
@@ -125,19 +126,62 @@ def _again_described(
 ) -> Callable[..., bool]:
     """Return what `ready` does where there are descriptors."""
     call, makers = below
-    head, nested = code.head, code.nested
+    head, nested, count = code.head, code.nested, len(makers)
 
-    def again(*pointers: int | None) -> bool:
+    def again(*first: int | None) -> bool:
         if index != _current_device() or _heard(kernel):
             return False
         made: list[Any] = []
-        for make, pointer in zip(makers, pointers, strict=True):
+        for make, pointer in zip(makers, first, strict=False):
             made += make(pointer)
-        given = (*made, *rest)
+        given = (*made, *first[count:], *rest)
         call(*three, _current_stream(index), *head, *((given,) if nested else given))
         return True
 
     return again
+
+
+class Launch:
+    """A launch that is made again and again, on tensors of the same kind.
+
+    numbers  its integers, but for those that change, which come before them
+    aligned  whether all tensors begin at multiples of 16 bytes
+    blocks   of the first tensors: of the blocks that a descriptor is to be of, or None
+    """
+
+    def __init__(
+        self,
+        kernel: Any,
+        grid: Grid,
+        numbers: tuple[int, ...],
+        meta: Mapping[str, Any],
+        aligned: bool,
+        blocks: Sequence[list[int] | None] = (),
+    ) -> None:
+        self.kernel, self.grid, self.numbers, self.meta = kernel, grid, numbers, meta
+        self._blocks, self._tries = blocks, aligned
+        self._again: Callable[..., bool] | None = None
+
+    def __call__(
+        self, tensors: tuple[torch.Tensor | None, ...], *changing: int, wrap: Wrap | None = None
+    ) -> None:
+        """Launch as `launch` does."""
+        if self._again and wrap is None:
+            pointers = [None if t is None else t.data_ptr() for t in tensors]
+            if self._again(*pointers, *changing):
+                return
+        pairs = zip_longest(tensors, self._blocks)
+        given = (t if b is None else TensorDescriptor.from_tensor(t, b) for t, b in pairs)
+        args = (*given, *changing, *self.numbers)
+        launch(self.kernel, self.grid, args, self.meta, wrap)
+        if self._tries and wrap is None:
+            self._tries = False
+            self._again = ready(self.kernel, self.grid, args, self.meta, len(changing))
+
+
+def _device(first: Any) -> int:
+    """Return the index of a tensor's device, of a descriptor's that of its tensor."""
+    return (first.base if type(first) is TensorDescriptor else first).get_device()  # type: ignore[no-any-return]
 
 
 def _require_plain(kernel: Any, args: tuple[Any, ...]) -> None:

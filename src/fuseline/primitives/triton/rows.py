@@ -48,7 +48,12 @@ def processors(device: torch.device) -> int:
 
 def vec(x: torch.Tensor, *steps: int) -> int:
     """Return the elements of one memory access: at most 16 bytes, dividing every step of rows."""
-    widest = 16 // x.element_size()
+    return vec_of(x.dtype, *steps)
+
+
+def vec_of(dtype: torch.dtype, *steps: int) -> int:
+    """Return the same of elements of a dtype."""
+    widest = 16 // dtype.itemsize
     if torch.SymInt not in map(type, steps):
         return math.gcd(widest, *steps)
     # gcd would fix a symbol's value, and every size would compile anew: only what it is divisible

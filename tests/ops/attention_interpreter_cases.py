@@ -1,0 +1,136 @@
+"""Attention in Triton on the CPU; needs TRITON_INTERPRET=1 before triton is imported.
+
+Run by test_attention_triton.py in a process of its own.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from ops.attention_calls import error, hold, oracle, problem, results
+
+import fuseline
+from fuseline.ops.attention import impl_triton
+from fuseline.ops.attention.impl_triton_plan import Options, Tile, Tiles
+
+pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
+
+# Small, so that there are several of them.
+TILES = Tiles(*(Tile(16, 16, 1, 1) for _ in range(3)))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (64, 128), (239, 1), (3, 179), (113, 103)])
+def test_lengths(queries, keys, causal):
+    *tensors, dout = problem(queries, keys, 16, batch=1)
+    hold(dout, *tensors, causal=causal, impl="triton")
+
+
+@pytest.mark.parametrize("d", [1, 7, 40, 72, 136, 256])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # it multiplies no bfloat16
+def test_head_dimensions_and_types(d, dtype):
+    *tensors, dout = problem(19, 23, d, dtype, batch=1)
+    hold(dout, *tensors, causal=True, impl="triton")
+
+
+@pytest.mark.parametrize("layout", ["heads last", "gaps", "columns"])
+@pytest.mark.parametrize("heads", [(4, 1), (6, 2)])
+def test_layouts_and_shared_heads(layout, heads):
+    *tensors, dout = problem(19, 37, 8, heads=heads, layout=layout)
+    hold(dout, *tensors, causal=True, impl="triton")
+
+
+@pytest.mark.parametrize("window", [1, 5, (3, -1), (-1, 4), (17, 2)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_windows_over_several_blocks(window, causal):
+    q, k, v, dout = problem(70, 90, 16, batch=1)
+    how = {"window": window, "causal": causal}
+    hold(dout, q, k, v, **how, impl="triton")
+    left, right = (window - 1, window - 1) if isinstance(window, int) else window
+    options = Options(
+        0.25, left, min(right, 0) if causal and right >= 0 else 0 if causal else right
+    )
+    small = impl_triton.How(tiles=TILES)
+    out, lse = impl_triton.fwd(q, k, v, None, options, how=small)
+    grads = impl_triton.bwd(dout, out, lse, q, k, v, None, options, how=small)
+    for found, wanted in zip((out, *grads[:3]), oracle(dout, q, k, v, **how), strict=True):
+        assert error(found, wanted) < 2e-5
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 21, 35), (21, 35), (35,), (2, 1, 1, 35), (2, 21, 1)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_masks_of_floats_and_their_gradients(shape, causal):
+    *tensors, dout = problem(21, 35, 8)
+    hold(dout, *tensors, torch.randn(shape), causal=causal, impl="triton")
+
+
+def test_queries_that_see_nothing():
+    *tensors, dout = problem(21, 35, 8)
+    mask = torch.rand(2, 2, 21, 35) > 0.4
+    mask[:, :, 1::2] = False
+    dout[:, :, 1] = float("nan")
+    out, dq, *_ = results(dout, *tensors, mask, impl="triton")
+    assert (out[:, :, 1::2] == 0).all()
+    assert (dq[:, :, 1::2] == 0).all()
+    low = torch.full((21, 35), torch.finfo(torch.float32).min)
+    low[:, :7] = 0
+    *_, dout = problem(21, 35, 8)
+    hold(dout, *tensors, low, impl="triton")
+
+
+@pytest.mark.parametrize("seed", [7, -3, 1 << 40])
+def test_dropout_is_that_of_the_formula(seed):
+    *tensors, dout = problem(21, 35, 8)
+    hold(dout, *tensors, dropout=0.3, seed=seed, impl="triton")
+    number, held = (fuseline.attention(*tensors, dropout=0.3, seed=s, impl="triton")
+                    for s in (seed, torch.tensor(seed)))  # fmt: skip
+    assert torch.equal(number, held)
+
+
+def test_a_negative_scale():
+    *tensors, dout = problem(21, 35, 8)
+    hold(dout, *tensors, scale=-0.4, causal=True, impl="triton")
+
+
+@pytest.mark.parametrize("first", ["triton", "flash", "math"])
+@pytest.mark.parametrize("second", ["triton", "flash", "math"])
+def test_any_backward_follows_any_forward(first, second):
+    q, k, v, dout = problem(9, 20, 8, heads=(4, 2))
+    mask = torch.rand(9, 20) > 0.2
+    mask[3] = False
+    args = (q, k, v, mask, True, None, -1, -1, 0.0, None, None, False)
+    ops = torch.ops.fuseline
+    out, lse = getattr(ops, f"_attention_fwd__{first}")(*args)
+    assert (lse[:, :, 3] == float("-inf")).all()
+    *grads, _ = getattr(ops, f"_attention_bwd__{second}")(dout, out, lse, *args, False)
+    for found, wanted in zip(grads, oracle(dout, q, k, v, mask, causal=True)[1:], strict=True):
+        assert error(found, wanted) < 1e-5
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(0, 5), (5, 0)])
+def test_no_queries_or_no_keys(queries, keys):
+    *tensors, dout = problem(queries, keys, 8)
+    for t in results(dout, *tensors, impl="triton"):
+        assert not t.any()
+
+
+def test_sequences_of_several_lengths():
+    lengths, keys = [10, 1, 0, 40, 33], [7, 0, 5, 50, 33]
+    cu_q, cu_k = ([0, *torch.tensor(n).cumsum(0).tolist()] for n in (lengths, keys))
+    q, dout = (torch.randn(1, 4, cu_q[-1], 8) for _ in range(2))
+    k, v = (torch.randn(1, 2, cu_k[-1], 8) for _ in range(2))
+    cu = [torch.tensor(n, dtype=torch.int32) for n in (cu_q, cu_k)]
+    packed = impl_triton.Packed(*cu, max(lengths), max(keys))
+    options = Options(8**-0.5, -1, 0)
+    out, lse = impl_triton.fwd(q, k, v, None, options, packed=packed)
+    saved = (dout, out, lse)
+    grads = impl_triton.bwd(*saved, q, k, v, None, options, packed=packed)[:3]
+    for i in range(len(lengths)):
+        a, b = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
+        if not lengths[i] or not keys[i]:
+            assert not out[:, :, a].any()
+            continue
+        parts = (out[:, :, a], grads[0][:, :, a], *(g[:, :, b] for g in grads[1:]))
+        wanted = oracle(dout[:, :, a], q[:, :, a], k[:, :, b], v[:, :, b], causal=True)
+        for found, exact in zip(parts, wanted, strict=True):
+            assert error(found, exact) < 1e-5
