@@ -24,14 +24,14 @@ NAN = float("nan")
 def test_lengths(queries: int, keys: int, causal: bool) -> None:
     for dtype in (torch.float32, torch.bfloat16):
         *tensors, dout = problem(queries, keys, 16, dtype, batch=1)
-        for impl in IMPLS:
+        for impl in IMPLS if keys > 1 else ("auto", "math"):
             hold(dout, *tensors, causal=causal, impl=impl)
 
 
 @pytest.mark.parametrize("layout", ["heads first", "heads last", "gaps", "columns"])
 @pytest.mark.parametrize("impl", IMPLS)
 def test_layouts_of_all_and_of_the_results(layout: str, impl: str) -> None:
-    *tensors, dout = problem(9, 13, 8, heads=(4, 2), layout=layout)
+    *tensors, dout = problem(9, 19, 8, heads=(4, 2), layout=layout)
     hold(dout, *tensors, impl=impl)
     out, *grads = results(dout, *tensors, impl=impl)
     for t, like in zip((out, *grads), (tensors[0], *tensors), strict=True):
@@ -39,7 +39,7 @@ def test_layouts_of_all_and_of_the_results(layout: str, impl: str) -> None:
 
 
 def test_heads_that_share_keys_are_as_repeated_ones() -> None:
-    q, k, v, dout = problem(7, 11, 8, heads=(6, 2))
+    q, k, v, dout = problem(7, 19, 8, heads=(6, 2))
     repeated = (t.repeat_interleave(3, 1) for t in (k, v))
     for impl in IMPLS:
         found, wanted = (results(dout, q, *kv, impl=impl) for kv in ((k, v), repeated))
@@ -52,8 +52,8 @@ def test_heads_that_share_keys_are_as_repeated_ones() -> None:
 @pytest.mark.parametrize("impl", ["auto", "flash", "math", "eager"])
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_a_query_that_sees_nothing_gives_0_and_no_gradient(impl: str, kind: str) -> None:
-    *tensors, dout = problem(6, 5, 8)
-    mask = torch.rand(2, 2, 6, 5) > 0.3
+    *tensors, dout = problem(6, 17, 8)
+    mask = torch.rand(2, 2, 6, 17) > 0.3
     mask[:, :, 1::2] = False
     if kind == "float":
         mask = torch.zeros(mask.shape).masked_fill_(~mask, float("-inf"))
@@ -70,6 +70,19 @@ def results_without_mask(dout: Tensor, *tensors: Any, **options: Any) -> list[Te
     leaves = [t.detach().requires_grad_() for t in given]
     out = fuseline.attention(*leaves, mask, **options)
     return [out.detach(), *torch.autograd.grad(out, leaves, dout)]
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_not_finite_stays_so(impl: str, value: float, dtype: torch.dtype) -> None:
+    for keys in (2, 17, 40) if impl != "flash" else (17, 40):
+        for i in range(3):
+            tensors = [t.clone() for t in problem(3, keys, 8, dtype, batch=1)[:3]]
+            tensors[i][0, 1, 1, 3] = value
+            wanted = fuseline.attention(*tensors, impl="eager").isfinite()
+            found = fuseline.attention(*tensors, impl=impl).isfinite()
+            assert torch.equal(found, wanted), (keys, i)
 
 
 @pytest.mark.parametrize("shape", [(2, 2, 6, 5), (6, 5), (5,), (2, 1, 1, 5), (2, 6, 1), (1, 1)])
@@ -112,8 +125,8 @@ def test_windows(how: dict[str, Any], impl: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_any_backward_follows_any_forward(dtype: torch.dtype) -> None:
-    q, k, v, dout = problem(7, 11, 8, dtype, heads=(4, 2))
-    mask = torch.rand(7, 11) > 0.2
+    q, k, v, dout = problem(7, 17, 8, dtype, heads=(4, 2))
+    mask = torch.rand(7, 17) > 0.2
     mask[3] = False
     args = (q, k, v, mask, True, None, -1, -1, 0.0, None, None, False)
     wanted = oracle(dout, q, k, v, mask, causal=True)[1:]
@@ -264,12 +277,12 @@ def test_torchs_switch_wants_determinism() -> None:
 
 
 def test_what_does_not_serve_a_call_says_so_by_name() -> None:
-    q, k, v, _ = problem(4, 4, 8)
+    q, k, v, _ = problem(4, 16, 8)
     with pytest.raises(
         RuntimeError, match="attention: impl 'flash' cannot run here: it has no win"
     ):
         fuseline.attention(q, k, v, window=2, impl="flash")
-    mask = torch.zeros(4, 4, requires_grad=True)
+    mask = torch.zeros(4, 16, requires_grad=True)
     with pytest.raises(RuntimeError, match="it gives a mask no gradient"):
         fuseline.attention(q, k, v, mask, impl="flash")
     told = fuseline.explain_choice(fuseline.attention, q, k, v, mask)
@@ -286,7 +299,7 @@ def test_a_compiled_graph_holds_what_was_picked() -> None:
         graphs.append(graph.code)
         return make_boxed_func(graph.forward)
 
-    q, k, v, dout = problem(6, 5, 8)
+    q, k, v, dout = problem(6, 17, 8)
     call = torch.compile(fuseline.attention, backend=aot_autograd(fw_compiler=keep), fullgraph=True)
     leaves = [t.requires_grad_() for t in (q, k, v)]
     out = call(*leaves, causal=True)

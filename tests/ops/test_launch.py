@@ -356,3 +356,26 @@ def test_tensors_lead(fake: Any) -> None:
     x = torch.zeros(3)
     with pytest.raises(TypeError, match="argument y_ptr is a tensor behind an integer"):
         launch.launch(kernel, (1,), (x, 5, x), {}, wrap=lambda k: k)
+
+
+def test_a_launch_is_made_again_on_other_tensors_with_other_integers(fake: Any) -> None:
+    def calls(aligned: bool) -> list[Any]:
+        fake.calls.clear()
+        made = launch.Launch(fake.kernel, (3,), (7,), {"BLOCK": 64, "num_warps": 4}, aligned)
+        for t, n in zip(tensors, (4, 5, 6), strict=True):
+            made((t,), n)
+        return [call[-1] if nested else call[-4:] for call in fake.calls]
+
+    nested = hasattr(fake.launcher, "arg_annotations")
+    tensors = [on_gpu(torch.zeros(8)) for _ in range(3)]
+    addresses = [t.data_ptr() for t in tensors]
+    # The first compiles; the others go past what looks a launch up, or not.
+    for aligned in (True, False):
+        made = [(a, n, 7, 64) for a, n in zip(addresses, (4, 5, 6), strict=True)]
+        assert calls(aligned) == made[1:] if aligned else made
+        assert len(fake.kernel.bound) == 1
+    seen: list[Any] = []
+    launch.Launch(fake.kernel, (3,), (7,), {"BLOCK": 64}, True)(
+        (tensors[0],), 4, wrap=lambda kernel: {(3,): lambda *args, **meta: seen.append(args)}
+    )
+    assert seen == [(tensors[0], 4, 7)]

@@ -281,11 +281,17 @@ def _auto_variant(contract: Contract, selector: Selector, suffix: str) -> Varian
         assert contract.function is not None
         return contract.function(fwd, bwd).apply
 
-    def run(*args: Any, wrap: Any = None) -> Any:
-        return served(*args)[0](*args)
+    def call(which: int, *args: Any) -> Any:
+        try:
+            return served(*args)[which](*args)
+        except Exception:
+            contract.fake(*args)  # names the argument, which reasons do not look at first
+            raise
 
-    def apply(*args: Any) -> Any:
-        return served(*args)[1](*args)
+    def run(*args: Any, wrap: Any = None) -> Any:
+        return call(0, *args)
+
+    apply = partial(call, 1)
 
     plain = replace(contract, function=None, fake_fwd=None, fake_bwd=None)
     _define(plain, suffix, (run, run), lambda function: function, True)

@@ -13,6 +13,8 @@ from fuseline.primitives import philox
 
 Grads = tuple[Tensor, Tensor, Tensor, Tensor]
 HALVES = (torch.float16, torch.bfloat16)
+# No scale that float32 has is smaller.
+_SMALLEST = 2.0**-126
 
 
 class Call(NamedTuple):
@@ -91,14 +93,16 @@ class Call(NamedTuple):
 
 
 def unserved(c: Call, dtypes: tuple[torch.dtype, ...], longest: int) -> str | None:
-    """Return why a library's attention does not serve a call: dtype, head dimension, what is drawn,
-    a window, or nothing to compute.
+    """Return why a library's attention does not serve a call: dtype, head dimension, scale, window,
+    what is drawn, or nothing to compute.
     """
     if c.q.dtype not in dtypes:
         have = " or ".join(str(dtype) for dtype in dtypes)
         return f"q has dtype {c.q.dtype}, expected {have}"
     if c.q.shape[3] > longest:
         return f"the head dimension is {c.q.shape[3]}, expected at most {longest}"
+    if c.scale is not None and not c.scale > _SMALLEST:
+        return f"scale is {c.scale}, expected one above 0: it hides keys before it multiplies"
     if c.left >= 0 or c.right >= 0:
         return "it has no window"
     if c.dropout > 0:
@@ -118,8 +122,11 @@ def in_packs(*tensors: Tensor) -> bool:
 
 
 def readable(t: Tensor) -> Tensor:
-    """Return the tensor itself if its rows are contiguous, else a copy."""
-    if t.stride(-1) == 1 and not t.is_neg():
+    """Return the tensor itself if rows are contiguous, its own and those of torch.empty_like of it,
+    else a copy.
+    """
+    *steps, last = t.stride()
+    if ((last == 1 and 1 not in steps) or t.shape[-1] == 1) and not t.is_neg():
         return t
     native.count_copy()
     return t.resolve_neg().contiguous()

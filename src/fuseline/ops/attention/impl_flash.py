@@ -20,6 +20,8 @@ from fuseline.ops.attention.impl_args import (
 )
 
 _LONGEST = 256
+# Those of a vector: of the rest it takes the maximum without NaN.
+_FEWEST_KEYS = 16
 _CPU_DTYPES = (torch.float64, torch.float32, *HALVES)
 _NAMES = {"cuda": "_scaled_dot_product_flash_attention"}
 _NAMES["cpu"] = _NAMES["cuda"] + "_for_cpu"
@@ -74,8 +76,10 @@ def _mask(c: Call) -> Tensor | None:
 def _forward_on_cpu(c: Call) -> tuple[Tensor, Tensor]:
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
     out, lse = forward(*_operands(c), 0.0, c.causal, attn_mask=_mask(c), scale=c.factor)
-    # It has 0 there.
-    return out, lse if c.mask is None else lse.masked_fill(c.sees_nothing(), float("-inf"))
+    if c.mask is not None:  # it has 0 there
+        lse = lse.masked_fill(c.sees_nothing(), float("-inf"))
+    # It makes 0 of what an infinite score makes NaN.
+    return out.masked_fill_((lse == float("inf")).unsqueeze(-1), float("nan")), lse
 
 
 def _backward_on_cpu(c: Call, dout: Tensor, out: Tensor, lse: Tensor) -> Any:
@@ -93,6 +97,8 @@ def _unsupported(direction: str, *args: Any) -> str | None:
     if not c.q.is_cuda:
         if reason := unserved(c, _CPU_DTYPES, c.q.shape[3]):
             return reason
+        if c.k.shape[2] < _FEWEST_KEYS:
+            return f"of fewer than {_FEWEST_KEYS} keys it makes 0 of NaN"
         wanted = direction == "bwd" and c.mask is not None and c.mask.requires_grad
         return "it gives a mask no gradient" if wanted else None
     if reason := unserved(c, HALVES, _LONGEST):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fuseline.core import native
 from fuseline.core.products.cublaslt import tf32
-from fuseline.ops.attention.impl_args import Call, Grads
+from fuseline.ops.attention.impl_args import Call, Grads, readable
 from fuseline.ops.attention.impl_triton_bwd import (
     PITCH,
     keys_kernel,
@@ -215,8 +215,8 @@ def _precision(dtype: torch.dtype) -> str:
 
 def _readable(t: Tensor) -> Tensor:
     """Return the tensor itself if the kernels can read it where it lies, else a copy."""
-    if (t.stride(3) == 1 or t.shape[3] == 1) and t.stride(2) < _WIDEST_STEP and not t.is_neg():
-        return t
+    if t.stride(2) < _WIDEST_STEP:
+        return readable(t)
     native.count_copy()
     return t.resolve_neg().contiguous()
 

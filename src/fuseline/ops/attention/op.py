@@ -29,6 +29,8 @@ from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
 
 _NAME = "attention"
+# No sequence is as long.
+_FAR = 1 << 30
 
 
 def attention(
@@ -131,6 +133,9 @@ def validate(*args: Any) -> None:
     _require_shapes(c)
     if c.mask is not None:
         _require_mask(c, c.mask)
+    for name in ("left", "right"):
+        if getattr(c, name) >= _FAR:
+            raise ValueError(f"{_NAME}: {name} is {getattr(c, name)}, expected less than {_FAR}")
     for name in ("causal", "deterministic"):
         if not isinstance(value := getattr(c, name), bool):
             raise TypeError(f"{_NAME}: {name} is a {type(value).__name__}, expected a bool")
@@ -356,7 +361,17 @@ def _checked(provider: contract.Provider) -> contract.Provider:
     """Return the implementation with what it is called with looked at first."""
     run, fwd, bwd = (getattr(provider.kernels, name) for name in ("run", "fwd", "bwd"))
     kernels = contract.Kernels(_validated(run), _validated(fwd), bwd)
-    return replace(provider, kernels=kernels)
+    reasons = provider.unsupported
+
+    def unsupported(direction: str, *args: Any) -> str | None:
+        assert reasons is not None
+        try:
+            return reasons(direction, *args)
+        except Exception:
+            validate(*args)  # names the argument, which reasons do not look at first
+            raise
+
+    return replace(provider, kernels=kernels, unsupported=reasons and unsupported)
 
 
 _TRITON = contract.Provider(

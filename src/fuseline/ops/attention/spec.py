@@ -147,10 +147,10 @@ _GRID = [
 _ODD = (
     _case(1, 1, 1, 1, "check", keys=2),
     _case(1, 2, 1, 8, "check", keys=19),
-    _case(1, 2, 23, 40, "check", keys=11, causal=True),
+    _case(1, 2, 23, 40, "check", keys=17, causal=True),
     _case(2, 4, 9, 24, "check", keys=21, shared=2),
     _case(1, 3, 17, 7, "check", keys=29, window=(3, 6), scale=-0.4),
-    _case(2, 2, 12, 8, "check", keys=10, mask="bool"),
+    _case(2, 2, 12, 8, "check", keys=18, mask="bool"),
     _case(2, 2, 10, 8, "check", keys=18, mask="bt", causal=True),
     _case(1, 2, 14, 16, "check", dropout=0.3),
 )
