@@ -245,7 +245,7 @@ def why_not(impl: str, direction: str, *tensors: Tensor, **options: Any) -> str 
 
 def test_reasons_on_a_gpu() -> None:
     q = fake(2, 4, 64, 64)
-    for impl in ("cudnn", "triton", "flash", "mem_efficient", "fa4"):
+    for impl in ("cudnn", "triton", "flash", "fa4"):
         assert [why_not(impl, d, q, q, q, causal=True) for d in ("fwd", "bwd")] == [None, None]
     one, mask = fake(2, 4, 1, 64), fake(64, 64)
     assert why_not("cudnn", "fwd", one, q, q) is None
@@ -261,7 +261,6 @@ def test_reasons_on_a_gpu() -> None:
         ("cudnn", "fwd", (fake(2, 4, 64, 64, step=67),) * 3, {}, "16 bytes"),
         ("flash", "fwd", (one, q, q), {"causal": True}, "last query"),
         ("flash", "bwd", (q, q, q), {"deterministic": True}, "fixed order"),
-        ("mem_efficient", "fwd", (q, fake(2, 2, 64, 64), fake(2, 2, 64, 64)), {}, "fewer heads"),
         ("triton", "fwd", (fake(2, 4, 64, 264),) * 3, {}, "at most 256"),
         ("triton", "fwd", (fake(2, 4, 64, 64, dtype=torch.float64),) * 3, {}, "float64"),
     ):  # fmt: skip

@@ -22,7 +22,6 @@ from fuseline.ops.attention import (
     impl_fa4,
     impl_flash,
     impl_math,
-    impl_mem_efficient,
 )
 from fuseline.ops.attention.impl_args import HALVES, Call, Grads
 from fuseline.primitives.rms import statistics_dtype
@@ -66,7 +65,7 @@ def attention(
     deterministic  whether gradients must be the same each time, bit for bit; also where
             torch.use_deterministic_algorithms says so.
     impl    "auto", or one of "cudnn", "triton" (ours), "flash" (FlashAttention-2; on a CPU
-            torch's), "mem_efficient", "math" (torch's operations), "fa4" (an extra), "eager" (the
+            torch's), "math" (torch's operations), "fa4" (an extra), "eager" (the
             formula). fuseline.explain_choice says what serves a call, and why not.
 
     Returns out, (B, H, S, D), of q's dtype, in the layout of torch.empty_like(q). Half types and
@@ -385,6 +384,6 @@ _TRITON = contract.Provider(
 _PROVIDERS = (
     impl_cudnn.PROVIDER,
     _TRITON,
-    *(one.PROVIDER for one in (impl_flash, impl_mem_efficient, impl_math, impl_fa4)),
+    *(one.PROVIDER for one in (impl_flash, impl_math, impl_fa4)),
 )
 SELECTOR = contract.provided(CONTRACT, _eager, *map(_checked, _PROVIDERS))
