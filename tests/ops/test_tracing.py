@@ -92,6 +92,10 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
         of("conv_bn", "x", "w", "b", "m", "b", "b", "m", relu=True),
         of("conv_bn", "x", "w", "", "m", "b", "", "", training=True),
     ],
+    "attention": [
+        of("attention", "x", "r", "w"),
+        of("attention", "x", "r", "w", causal=True, impl="eager"),
+    ],
 }
 
 
@@ -99,6 +103,9 @@ def tensors(name: str = "") -> dict[str, Tensor]:
     if name.startswith("conv"):
         images = {"x": torch.randn(3, 2, N), "r": torch.randn(3, 4, N - 2), "s": torch.rand(())}
         return images | {"w": torch.randn(4, 2, 3), "b": torch.randn(4), "m": torch.rand(4)}
+    if name == "attention":
+        rows = {n: torch.randn(2, 3, 5, 8) for n in ("x", "r", "w", "b", "m")}
+        return rows | {"s": torch.rand(())}
     made = {"x": torch.randn(3, N), "r": torch.randn(3, N), "s": torch.rand(())}
     return made | {"w": torch.rand(N), "b": torch.randn(N), "m": torch.randn(N, N)}
 

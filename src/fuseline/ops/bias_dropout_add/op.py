@@ -67,7 +67,9 @@ def bias_dropout_add(
         if seed is None and is_compiling():
             args = operator.admitted(validate, x, bias, residual, p, training, 0)
             return impl_eager.bias_dropout_add(*args[:-1])
-    args = (x, bias, residual, p, training, *dropout.seeds(x, training, seed))
+    number, tensor = dropout.seeds(x, training, seed)
+    drawn = (number,) if tensor is None else (None, tensor)
+    args = (x, bias, residual, p, training, *drawn)
     y: Tensor = operator.call(SELECTOR, validate, bias_dropout_add, impl, *args)
     return y
 
