@@ -19,21 +19,26 @@ _DEVICES = ("cpu", "cuda")
 def formula(*args: Any) -> tuple[Tensor, Tensor]:
     """Return out and lse, open to autograd, vmap and jvp. Batches may have more dimensions."""
     c = Call(*args)
+    p, lse = _probabilities(c)
+    factor = c.kept()
+    if factor is not None:
+        p = p * factor.to(p.dtype)
+    out = _apart(_grouped(p, c) @ c.v.to(p.dtype), c)
+    return out.to(c.q.dtype), lse
+
+
+def _probabilities(c: Call) -> tuple[Tensor, Tensor]:
+    """Return the softmax of the scores, 0 where nothing is visible, and lse."""
     scores = _scores(c)
     if c.k.shape[-2] == 0:
         base = scores.new_zeros((*scores.shape[:-1], 1))
     else:
         base = scores.detach().amax(-1, keepdim=True)
-    # Where nothing is visible, the powers of -Inf are to be 0.
     base = base.masked_fill(base == float("-inf"), 0.0)
     powers = torch.exp(scores - base)
     total = powers.sum(-1, keepdim=True)
-    p = powers / total.masked_fill(total == 0.0, 1.0)
-    factor = c.kept()
-    if factor is not None:
-        p = p * factor.to(p.dtype)
-    out = _apart(_grouped(p, c) @ c.v.to(p.dtype), c)
-    return out.to(c.q.dtype), (base + torch.log(total)).squeeze(-1)
+    lse = (base + torch.log(total)).squeeze(-1)
+    return powers / total.masked_fill(total == 0.0, 1.0), lse
 
 
 def _scores(c: Call) -> Tensor:
@@ -72,21 +77,20 @@ def fwd(*args: Any) -> tuple[Tensor, Tensor]:
 
 
 def bwd(dout: Tensor, out: Tensor, lse: Tensor, *args: Any) -> Grads:
-    """Return the gradients of q, k, v and, if wanted, the mask, from what the forward saved."""
+    """Return the gradients of q, k, v and, if wanted, the mask."""
     *of_call, need_dmask = args
     c = Call(*of_call)
-    dtype = lse.dtype
-    # A query that sees nothing has lse -Inf and is to have no gradient.
-    base = lse.masked_fill(lse == float("-inf"), float("inf")).unsqueeze(-1)
-    p = torch.exp(_scores(c) - base)
-    dout, wide_out = dout.to(dtype), out.to(dtype)
+    # Not from lse, whose rounding is a relative error of the powers.
+    p, _ = _probabilities(c)
+    dtype = p.dtype
+    dout = dout.to(dtype)
     dp = _apart(_grouped(dout, c) @ c.v.to(dtype).mT, c)
     factor = c.kept()
     kept_p = p
     if factor is not None:
         factor = factor.to(dtype)
         kept_p, dp = p * factor, dp * factor
-    ds = p * (dp - (dout * wide_out).sum(-1, keepdim=True))
+    ds = p * (dp - (p * dp).sum(-1, keepdim=True))
     dv = _grouped(kept_p, c).mT @ _grouped(dout, c)
     scaled = _grouped(ds, c) * c.factor
     dk = scaled.mT @ _grouped(c.q.to(dtype), c)
