@@ -20,7 +20,6 @@ enum Epilogue : uint32_t {
   kBias = 4,
   kGelu = 32,
   kAux = 128,
-  kDgeluSums = 208,
   kSumsOfB = 256,
   kSumsOfA = 512,
 };

@@ -65,7 +65,7 @@ class Plan {
     set(DescAttribute::transpose_a, static_cast<int32_t>(p.transposed_b));
     set(DescAttribute::transpose_b, static_cast<int32_t>(p.transposed_a));
     set(DescAttribute::epilogue, static_cast<uint32_t>(p.epilogue));
-    if (p.epilogue & (kAux | 64)) {
+    if (p.epilogue & kAux) {
       set(DescAttribute::aux_ld, p.n);
       set(DescAttribute::aux_batch_stride, p.m * p.n);
       set_aux(reinterpret_cast<void*>(uintptr_t{256}));  // its alignment is what counts
