@@ -56,11 +56,13 @@ def test_a_mean_of_many_spreads_and_nan() -> None:
     rows = torch.randn(500, 24) + torch.linspace(-300, 300, 24)
     mean, var, rstd = impl_triton._statistics(rows, 1e-5, None)
     exact = rows.double()
-    eps = torch.finfo(torch.float32).eps
-    assert ((mean - exact.mean(0)).abs() <= 2 * eps * exact.mean(0).abs()).all()
-    torch.testing.assert_close(var.double(), exact.var(0), rtol=1e-5, atol=0)
-    wanted = (exact.var(0, correction=0) + 1e-5).rsqrt()
-    torch.testing.assert_close(rstd.double(), wanted, rtol=1e-5, atol=0)
+    eps, spread = torch.finfo(torch.float32).eps, exact.std(0)
+    # A running mean is rounded at each of 8 steps; the squares about it are off by as many parts of
+    # the mean in the spread (Chan, Golub, LeVeque 1983).
+    assert ((mean - exact.mean(0)).abs() <= 4 * eps * exact.mean(0).abs()).all()
+    limit = eps * (2 + exact.mean(0).abs() / spread)
+    assert ((var / exact.var(0) - 1).abs() <= limit).all()
+    assert ((rstd / (exact.var(0, correction=0) + 1e-5).rsqrt() - 1).abs() <= limit).all()
     inputs = drawn(torch.float32, 16, 5, torch.float32) | {"relu": True}
     inputs["x"][0, 0, 0, 0] = torch.nan
     y = fuseline.conv_bn(**inputs, impl="triton")
