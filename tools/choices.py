@@ -12,6 +12,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def made(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> dict[str,
     inputs = spec.make_inputs(case, dtype, torch.device("cpu"), torch.Generator())
     mode = FakeTensorMode()
 
+    @cache
     def there(t: torch.Tensor) -> torch.Tensor:
         return FakeTensor(mode, t.to("meta"), torch.device(device))
 
@@ -89,6 +91,12 @@ def made(spec: OpSpec, case: Case, dtype: torch.dtype, device: str) -> dict[str,
 def selector_of(spec: OpSpec) -> Selector:
     ours = next(impl for impl in spec.implementations if impl.role == "ours")
     return asked(ours.fn, **made(spec, spec.cases[0], spec.dtypes[0], "cpu")).selector
+
+
+def has_its_own(spec: OpSpec) -> bool:
+    """Return whether "auto" decides by arguments, and not for an operator that it is made of."""
+    selector = selector_of(spec)
+    return selector.auto is not None and selector.op == spec.name
 
 
 def calls(spec: OpSpec, device: str) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -139,7 +147,7 @@ def lines(spec: OpSpec, choice: Choice, device: str) -> list[str]:
 
 def page() -> str:
     """Return the whole page."""
-    specs = {op: spec for op, spec in table.load().items() if selector_of(spec).auto}
+    specs = {op: spec for op, spec in table.load().items() if has_its_own(spec)}
     out = [HEAD, UNSERVED]
     for spec in specs.values():
         for choice in selector_of(spec).choices:

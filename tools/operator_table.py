@@ -35,7 +35,7 @@ def directions(spec: OpSpec, backend: str) -> str:
     """Return what a backend computes of an operator: "fwd + bwd", "fwd" or nothing."""
     if backend not in {impl.name for impl in spec.implementations}:
         return ""
-    if backend == "eager":
+    if backend == "eager" or not hasattr(torch.ops.fuseline, spec.name):  # made of operators
         return "fwd + bwd" if spec.differentiable else "fwd"
     suffix = "__triton" if backend == "triton" else ""
     return "fwd + bwd" if hasattr(torch.ops.fuseline, f"_{spec.name}_bwd{suffix}") else "fwd"

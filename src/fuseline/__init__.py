@@ -5,6 +5,7 @@ from fuseline.core.explain import explain_choice
 from fuseline.ops import (
     add_rms_norm,
     attention,
+    attention_varlen,
     bias_dropout_add,
     bias_gelu,
     conv_add,
@@ -23,6 +24,7 @@ from fuseline.ops import (
     matmul_matmul,
     matmul_relu,
     mlp,
+    multihead_attention,
     norm_chain,
     pointwise_chain,
     rms_norm,
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "add_rms_norm",
     "attention",
+    "attention_varlen",
     "bias_dropout_add",
     "bias_gelu",
     "conv_add",
@@ -59,6 +62,7 @@ __all__ = [
     "matmul_matmul",
     "matmul_relu",
     "mlp",
+    "multihead_attention",
     "nn",
     "norm_chain",
     "patch",

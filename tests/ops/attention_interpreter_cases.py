@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+from ops import varlen_calls
 from ops.attention_calls import error, hold, oracle, problem, results
+from ops.budgets import keeps_the_budget
+from ops.varlen_calls import packed
 
 import fuseline
+from fuseline import table
 from fuseline.ops.attention import impl_triton
 from fuseline.ops.attention.impl_triton_plan import Options, Tile, Tiles
 
 pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 
+GENERATOR = torch.Generator().manual_seed(torch.initial_seed() % 1000)
 # Small, so that there are several of them.
 TILES = Tiles(*(Tile(16, 16, 1, 1) for _ in range(3)))
 
@@ -114,23 +119,35 @@ def test_no_queries_or_no_keys(queries, keys):
         assert not t.any()
 
 
-def test_sequences_of_several_lengths():
-    lengths, keys = [10, 1, 0, 40, 33], [7, 0, 5, 50, 33]
-    cu_q, cu_k = ([0, *torch.tensor(n).cumsum(0).tolist()] for n in (lengths, keys))
-    q, dout = (torch.randn(1, 4, cu_q[-1], 8) for _ in range(2))
-    k, v = (torch.randn(1, 2, cu_k[-1], 8) for _ in range(2))
-    cu = [torch.tensor(n, dtype=torch.int32) for n in (cu_q, cu_k)]
-    packed = impl_triton.Packed(*cu, max(lengths), max(keys))
-    options = Options(8**-0.5, -1, 0)
-    out, lse = impl_triton.fwd(q, k, v, None, options, packed=packed)
-    saved = (dout, out, lse)
-    grads = impl_triton.bwd(*saved, q, k, v, None, options, packed=packed)[:3]
-    for i in range(len(lengths)):
-        a, b = slice(cu_q[i], cu_q[i + 1]), slice(cu_k[i], cu_k[i + 1])
-        if not lengths[i] or not keys[i]:
-            assert not out[:, :, a].any()
-            continue
-        parts = (out[:, :, a], grads[0][:, :, a], *(g[:, :, b] for g in grads[1:]))
-        wanted = oracle(dout[:, :, a], q[:, :, a], k[:, :, b], v[:, :, b], causal=True)
-        for found, exact in zip(parts, wanted, strict=True):
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (7, 3)},
+                                 {"dropout": 0.3, "seed": 1 << 40}])  # fmt: skip
+@pytest.mark.parametrize("layout", ["", "gaps", "heads first", "columns"])
+def test_sequences_of_several_lengths(how, layout):
+    lengths = ((10, 1, 0, 40, 33), (7, 0, 5, 50, 33))
+    varlen_calls.hold(packed(*lengths, 8, heads=(4, 2), layout=layout), **how, impl="triton")
+
+
+@pytest.mark.parametrize("impl", ["triton", "flash", "math"])
+def test_any_backward_of_sequences_follows_any_forward(impl):
+    call = packed((9, 30), (20, 17), 8, heads=(4, 2))
+    args = (*call[:5], 30, 20, True, None, -1, -1, 0.0, None, None, False)
+    ops, wanted = torch.ops.fuseline, varlen_calls.oracle(call, causal=True)
+    for first, second in (("triton", impl), (impl, "triton")):
+        out, lse = getattr(ops, f"_attention_varlen_fwd__{first}")(*args)
+        grads = getattr(ops, f"_attention_varlen_bwd__{second}")(call.dout, out, lse, *args)
+        for found, exact in zip((out, *grads), wanted, strict=True):
             assert error(found, exact) < 1e-5
+
+
+def test_longer_bounds_change_nothing():
+    call = packed((10, 40), (7, 50), 8)
+    wanted, found = (varlen_calls.results(call, impl="triton", max_seqlen_q=q, max_seqlen_k=k)
+                     for q, k in ((None, None), (90, 99)))  # fmt: skip
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_a_layer_of_self_attention():
+    spec = table.load()["multihead_attention"]
+    for case in (c for c in spec.cases if "check" in c.suites):
+        cpu = torch.device("cpu")
+        keeps_the_budget(spec, "triton", spec.make_inputs(case, torch.float32, cpu, GENERATOR))

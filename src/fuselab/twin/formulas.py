@@ -92,15 +92,82 @@ def attention(
         seen &= mask
     elif mask is not None:
         z = z + mask
-    z = jnp.where(seen, z, -jnp.inf)
-    most = _largest(z)
-    e = jnp.exp(z - jnp.where(most > -jnp.inf, most, 0))
-    total = _sum(e)
-    p = e / jnp.where(total > 0, total, 1)
+    p = _seen_softmax(z, seen)
     if dropout > 0 and seed is not None:
         kept = matrix_dropout_factor(batch * heads, queries, keys, dropout, seed)
         p = p * kept.reshape(p.shape).astype(p.dtype)
     return p @ v
+
+
+def attention_varlen(
+    q: Array,
+    k: Array,
+    v: Array,
+    cu_seqlens_q: Array,
+    cu_seqlens_k: Array,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int, int] | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+) -> Array:
+    heads, batch = q.shape[1], cu_seqlens_q.shape[0] - 1
+    k, v = (jnp.repeat(t, heads // t.shape[1], 1) for t in (k, v))
+    z = jnp.einsum("ihd,jhd->hij", q, k) * (q.shape[2] ** -0.5 if scale is None else scale)
+    (of_query, i), (of_key, j) = (
+        _places(cu, rows.shape[0]) for cu, rows in ((cu_seqlens_q, q), (cu_seqlens_k, k))
+    )
+    of_query, i = of_query[:, None], i[:, None]
+    left, right = window or (-1, -1)
+    seen = (of_query == of_key) & ((j <= i) | (not causal))
+    seen &= ((j >= i - left) | (left < 0)) & ((j <= i + right) | (right < 0))
+    p = _seen_softmax(z, seen)
+    if dropout > 0 and seed is not None:
+        kept = matrix_dropout_factor(batch * heads, max_seqlen_q, max_seqlen_k, dropout, seed)
+        kept = kept.reshape(batch, heads, max_seqlen_q, max_seqlen_k)
+        p = p * jnp.moveaxis(kept[of_query, :, i, j], 2, 0).astype(p.dtype)
+    return jnp.einsum("hij,jhd->ihd", p, v)
+
+
+def _places(cu: Array, rows: int) -> tuple[Array, Array]:
+    """Return whose each row of packed sequences is, and which of its."""
+    row = jnp.arange(rows)
+    sequence = jnp.searchsorted(cu[1:], row, side="right")
+    return sequence, row - cu[sequence]
+
+
+def _seen_softmax(z: Array, seen: Array) -> Array:
+    """Return the softmax over what is seen, 0 where nothing is."""
+    z = jnp.where(seen, z, -jnp.inf)
+    most = _largest(z)
+    e = jnp.exp(z - jnp.where(most > -jnp.inf, most, 0))
+    total = _sum(e)
+    return e / jnp.where(total > 0, total, 1)
+
+
+def multihead_attention(
+    x: Array,
+    w_qkv: Array,
+    b_qkv: Array,
+    w_out: Array,
+    b_out: Array,
+    heads: int,
+    kv_heads: int | None = None,
+    mask: Array | None = None,
+    causal: bool = False,
+    scale: float | None = None,
+    window: tuple[int, int] | None = None,
+    dropout: float = 0.0,
+    seed: int | None = None,
+) -> Array:
+    own = heads if kv_heads is None else kv_heads
+    rows = matmul_add(x, w_qkv, b_qkv)
+    rows = rows.reshape(*x.shape[:2], heads + 2 * own, -1).swapaxes(1, 2)
+    q, k, v = jnp.split(rows, (heads, heads + own), 1)
+    out = attention(q, k, v, mask, causal, scale, window, dropout, seed)
+    return matmul_add(out.swapaxes(1, 2).reshape(*x.shape[:2], -1), w_out, b_out)
 
 
 def softmax_backward(dy: Array, y: Array) -> Array:
@@ -222,7 +289,8 @@ FORMULAS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn
     for fn in (
         rms_norm, add_rms_norm, rms_norm_fp8, layer_norm, softmax, double_softmax, log_softmax,
-        masked_softmax, attention, softmax_backward, norm_chain, pointwise_chain,
+        masked_softmax, attention, attention_varlen, multihead_attention, softmax_backward,
+        norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
         conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
         matmul_add_gelu, matmul_matmul, mlp,

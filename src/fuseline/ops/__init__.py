@@ -2,6 +2,7 @@
 
 from fuseline.ops.add_rms_norm import add_rms_norm
 from fuseline.ops.attention import attention
+from fuseline.ops.attention_varlen import attention_varlen
 from fuseline.ops.bias_dropout_add import bias_dropout_add
 from fuseline.ops.bias_gelu import bias_gelu
 from fuseline.ops.conv_add import conv_add
@@ -20,6 +21,7 @@ from fuseline.ops.matmul_add_relu import matmul_add_relu
 from fuseline.ops.matmul_matmul import matmul_matmul
 from fuseline.ops.matmul_relu import matmul_relu
 from fuseline.ops.mlp import mlp
+from fuseline.ops.multihead_attention import multihead_attention
 from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.pointwise_chain import pointwise_chain
 from fuseline.ops.rms_norm import rms_norm
@@ -30,6 +32,7 @@ from fuseline.ops.softmax_backward import softmax_backward
 __all__ = [
     "add_rms_norm",
     "attention",
+    "attention_varlen",
     "bias_dropout_add",
     "bias_gelu",
     "conv_add",
@@ -48,6 +51,7 @@ __all__ = [
     "matmul_matmul",
     "matmul_relu",
     "mlp",
+    "multihead_attention",
     "norm_chain",
     "pointwise_chain",
     "rms_norm",

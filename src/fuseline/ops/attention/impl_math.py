@@ -61,8 +61,9 @@ def _grouped(t: Tensor, c: Call) -> Tensor:
 
 def _apart(t: Tensor, c: Call) -> Tensor:
     """Return what `_grouped` made one."""
-    queries = c.q.shape[-2]
-    return t if t.shape[-2] == queries else t.unflatten(-2, (-1, queries)).flatten(-4, -3)
+    heads, (*_, all_heads, queries, _) = c.k.shape[-3], c.q.shape
+    shared = all_heads // heads
+    return t if shared == 1 else t.unflatten(-2, (shared, queries)).flatten(-4, -3)
 
 
 def run(*args: Any) -> Tensor:

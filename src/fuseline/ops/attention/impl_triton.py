@@ -106,11 +106,10 @@ def fwd(
     return _as(like, q, out), lse
 
 
-def fwd_of(c: Call, wrap: Wrap | None) -> tuple[Tensor, Tensor]:
+def fwd_of(c: Call, wrap: Wrap | None, packed: Packed | None = None) -> tuple[Tensor, Tensor]:
     """Return out and lse of a call of the operator."""
-    return fwd(
-        c.q, c.k, c.v, c.mask, _options(c), _draw(c), how=USUAL if wrap is None else How(wrap)
-    )
+    how = USUAL if wrap is None else How(wrap)
+    return fwd(c.q, c.k, c.v, c.mask, _options(c), _draw(c), packed, how)
 
 
 def _options(c: Call) -> Options:
@@ -287,11 +286,17 @@ def bwd(
 
 
 def bwd_of(
-    dout: Tensor, out: Tensor, lse: Tensor, c: Call, need_dmask: bool, wrap: Wrap | None
+    dout: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    c: Call,
+    need_dmask: bool,
+    wrap: Wrap | None,
+    packed: Packed | None = None,
 ) -> Grads:
     """Return the gradients of a call of the operator, that of the mask empty if not wanted."""
     operands, how = (c.q, c.k, c.v, c.mask), USUAL if wrap is None else How(wrap)
-    made = bwd(dout, out, lse, *operands, _options(c), need_dmask, _draw(c), how=how)
+    made = bwd(dout, out, lse, *operands, _options(c), need_dmask, _draw(c), packed, how)
     dmask = made[3]
     return *made[:3], c.q.new_empty((0,)) if dmask is None else dmask
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +10,6 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract, operator
-from fuseline.core import dropout as drop
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.device import triton_unavailable
 from fuseline.core.rules import DTYPE, Fact
@@ -24,12 +21,11 @@ from fuseline.ops.attention import (
     impl_math,
 )
 from fuseline.ops.attention.impl_args import HALVES, Call, Grads
+from fuseline.ops.attention.impl_how import checked, how_of, require_how
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
 
 _NAME = "attention"
-# No sequence is as long.
-_FAR = 1 << 30
 
 
 def attention(
@@ -99,28 +95,8 @@ def _arguments(
     deterministic: bool,
 ) -> tuple[Any, ...]:
     """Return the operator's arguments, those of Call."""
-    if type(dropout) is not float:
-        dropout = arguments.require_number(_NAME, "dropout", dropout)
-    if scale is not None and type(scale) is not float:
-        scale = arguments.require_number(_NAME, "scale", scale, "a float or None")
-    if torch.are_deterministic_algorithms_enabled():
-        deterministic = True
-    left, right = (-1, -1) if window is None else _window(window)
-    seeds = (None, None) if dropout == 0.0 else drop.seeds(q, True, seed)
-    args = (q, k, v, mask, causal, scale, left, right, dropout, *seeds, deterministic)
-    return operator.lowered(*args)
-
-
-def _window(window: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the bounds of a window; refuse what is none."""
-    if isinstance(window, int) and not isinstance(window, bool):
-        if window < 1:
-            raise ValueError(f"{_NAME}: window is {window}, expected at least 1")
-        return window - 1, window - 1
-    pair = tuple(window) if isinstance(window, (tuple, list)) else ()
-    if len(pair) != 2 or any(not isinstance(n, int) or isinstance(n, bool) for n in pair):
-        raise TypeError(f"{_NAME}: window is {window!r}, expected an int, two ints or None")
-    return pair[0], pair[1]
+    how = how_of(_NAME, q, causal, scale, window, dropout, seed, deterministic)
+    return operator.lowered(q, k, v, mask, *how)
 
 
 def validate(*args: Any) -> None:
@@ -132,20 +108,7 @@ def validate(*args: Any) -> None:
     _require_shapes(c)
     if c.mask is not None:
         _require_mask(c, c.mask)
-    for name in ("left", "right"):
-        if getattr(c, name) >= _FAR:
-            raise ValueError(f"{_NAME}: {name} is {getattr(c, name)}, expected less than {_FAR}")
-    for name in ("causal", "deterministic"):
-        if not isinstance(value := getattr(c, name), bool):
-            raise TypeError(f"{_NAME}: {name} is a {type(value).__name__}, expected a bool")
-    if c.scale is not None:
-        scale = arguments.require_number(_NAME, "scale", c.scale, "a float or None")
-        if not -math.inf < scale < math.inf:
-            raise ValueError(f"{_NAME}: scale is {scale}, expected a finite number")
-    if c.dropout != 0.0 or c.seed is not None or c.seed_tensor is not None:
-        drop.require_draw(_NAME, c.q, "dropout", c.dropout, c.seed, c.seed_tensor)
-        if c.dropout > 0 and c.seed is None and c.seed_tensor is None:
-            raise ValueError(f"{_NAME}: seed is None, expected a number with dropout")
+    require_how(_NAME, c)
 
 
 def _require_shapes(c: Call) -> None:
@@ -328,12 +291,13 @@ def _triton_bwd(
     return grads
 
 
-def _not_by_triton(direction: str, *args: Any) -> str | None:
+def not_by_triton(direction: str, *args: Any) -> str | None:
+    """Return why our kernels do not serve a call, whose first argument is q."""
     q = args[0]
     if q.dtype not in (torch.float32, *HALVES):
         return f"q has dtype {q.dtype}, expected float32, float16 or bfloat16"
-    if q.shape[3] > _LONGEST:
-        return f"the head dimension is {q.shape[3]}, expected at most {_LONGEST}"
+    if q.shape[-1] > _LONGEST:
+        return f"the head dimension is {q.shape[-1]}, expected at most {_LONGEST}"
     return None
 
 
@@ -346,38 +310,11 @@ def _eager(*args: Any) -> Tensor:
     return torch.empty_like(q).copy_(out)
 
 
-def _validated(function: Callable[..., Any] | None) -> Callable[..., Any]:
-    assert function is not None
-
-    def call(*args: Any, **options: Any) -> Any:
-        validate(*args)
-        return function(*args, **options)
-
-    return call
-
-
-def _checked(provider: contract.Provider) -> contract.Provider:
-    """Return the implementation with what it is called with looked at first."""
-    run, fwd, bwd = (getattr(provider.kernels, name) for name in ("run", "fwd", "bwd"))
-    kernels = contract.Kernels(_validated(run), _validated(fwd), bwd)
-    reasons = provider.unsupported
-
-    def unsupported(direction: str, *args: Any) -> str | None:
-        assert reasons is not None
-        try:
-            return reasons(direction, *args)
-        except Exception:
-            validate(*args)  # names the argument, which reasons do not look at first
-            raise
-
-    return replace(provider, kernels=kernels, unsupported=reasons and unsupported)
-
-
 _TRITON = contract.Provider(
     "triton",
     contract.Kernels(_triton_run, _triton_fwd, _triton_bwd),
     triton_unavailable,
-    _not_by_triton,
+    not_by_triton,
     through=True,
     by_rule=False,
 )
@@ -386,4 +323,4 @@ _PROVIDERS = (
     _TRITON,
     *(one.PROVIDER for one in (impl_flash, impl_math, impl_fa4)),
 )
-SELECTOR = contract.provided(CONTRACT, _eager, *map(_checked, _PROVIDERS))
+SELECTOR = contract.provided(CONTRACT, _eager, *(checked(one, validate) for one in _PROVIDERS))
