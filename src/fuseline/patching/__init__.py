@@ -1,4 +1,4 @@
-"""fuseline.patch: the norms of a model on fuseline's kernels, each after a proof."""
+"""fuseline.patch: norms and chains of a model on fuseline's kernels, each after a proof."""
 
 from fuseline.patching.model import patch, patch_status, unpatch
 from fuseline.patching.report import Calls, PatchStatus, Report

@@ -1,4 +1,4 @@
-"""fuseline.patch, unpatch, patch_status: the norms of a model, each after a proof."""
+"""fuseline.patch, unpatch, patch_status: norms and chains of a model, each after a proof."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from torch.nn import Module
 from fuseline import nn
 from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM
 from fuseline.patching import form as structure
+from fuseline.patching.pairs.find import ALREADY, Pairs
+from fuseline.patching.pairs.holder import Holder
 from fuseline.patching.proof import Proof, prove
 from fuseline.patching.report import Calls, PatchStatus, Report
 from fuseline.patching.serving import (
     Serving,
+    Watched,
     fixed_attributes,
     install,
     own_class,
@@ -25,24 +28,28 @@ from fuseline.patching.serving import (
     replaced_forward,
 )
 
-ALREADY = "it runs on fuseline already"
-
 _lock = threading.Lock()
 
 
 def patch(model: Module, impl: str = "auto") -> Report:
-    """Have the norms of a model run on fuseline.rms_norm and fuseline.layer_norm, in place.
+    """Have norms and chains of modules of a model run on fuseline's operators, in place.
 
-    model  any module: torch.nn.RMSNorm, torch.nn.LayerNorm and what looks like them (no children, a
-           parameter `weight`, perhaps a `bias`, an eps), as in transformers' Llama, Qwen, Mistral
-           and Gemma. Each is compared on random inputs, forward and gradients, with what would take
-           its place: x of 1 to 5 dimensions, all dtypes, training and eval, with and without
-           autocast.
-    impl   as in these two; with "auto" the calls of a layer norm on a CPU are its own forward's,
-           which is faster there.
+    model  any module. Norms, by fuseline.rms_norm and layer_norm: torch.nn.RMSNorm,
+           torch.nn.LayerNorm and what looks like them (no children, a parameter `weight`, perhaps a
+           `bias`, an eps), as in transformers' Llama, Qwen, Mistral and Gemma. Each is compared on
+           random inputs, forward and gradients, with what would take its place: x of 1 to 5
+           dimensions, all dtypes, training and eval, with and without autocast.
+           Chains, by conv_bn and matmul_add_gelu: Conv2d, BatchNorm2d and perhaps ReLU, or Linear
+           and GELU, that a module's forward of one argument calls one after another, as
+           torchvision's ResNet, nn.Sequential and timm's Mlp do. The forward is compared with the
+           calls that were found in it, bit by bit; each chain, running statistics too, with fp64.
+    impl   as in rms_norm and, where there is one of the name, in conv_bn and matmul_add_gelu; with
+           "auto" calls that torch computes as fast (on a CPU: layer norms, conv_bn, GELU where a
+           gradient is wanted) are left to it. The report names them.
 
     Calls of a kind that was not shown to give the same, of a tensor subclass, of another dtype than
-    the weight's, or after a change of an attribute or of the class go to the module's own forward:
+    the weight's, or after a change of an attribute or of the class go to the module's own forward,
+    as do those of a chain in compiled code or while one of its modules has a hook:
     fuseline.patch_status counts both. Globals that a forward reads are not watched, and x must not
     be written to before backward, as with torch.nn.LayerNorm. A model that moves to another kind of
     device is to be patched there. Parameters, buffers, hooks, names, device and the state dict stay
@@ -65,11 +72,16 @@ def unpatch(model: Module) -> int:
 
 
 def patch_status(model: Module) -> PatchStatus:
-    """Return how many eager calls each patched module of a model has served, and which not."""
+    """Return how many eager calls the patched modules of a model have served, and which not.
+
+    Of a module that holds chains, each of these is counted for itself.
+    """
     found = []
     for name, module in model.named_modules():
-        serving: Serving | None = vars(module).get("_fuseline")
-        if serving is not None:
+        serving: Watched | None = vars(module).get("_fuseline")
+        if isinstance(serving, Holder):
+            found += [Calls(s.name, s.kind, s.served, dict(s.own)) for s in serving.sites]
+        elif serving is not None:
             kind = own_class(module).__name__
             found.append(Calls(name, kind, serving.served, dict(serving.own)))
     return PatchStatus(tuple(found))
@@ -85,8 +97,15 @@ class _Patch:
 
     def report(self) -> Report:
         replaced, kept, partly = [], [], []
+        pairs = Pairs(self.impl, self.sharded)
         for name, module in list(self.model.named_modules()):
-            if not structure.looks_like_a_norm(module):
+            holder = pairs.holder(name, module)
+            if holder is not None:
+                install(module, holder)
+                replaced += [(site.name, site.kind) for site in holder.sites]
+                partly += [(s.name, s.kind, why) for s in holder.sites for why in s.proof.missing]
+        for name, module in list(self.model.named_modules()):
+            if id(module) in pairs.known or not structure.looks_like_a_norm(module):
                 continue
             kind = own_class(module).__name__
             found = self._serving(module)
@@ -96,7 +115,7 @@ class _Patch:
             install(module, found)
             replaced.append((name, kind))
             partly += [(name, kind, why) for why in found.missing]
-        return Report(tuple(replaced), tuple(kept), tuple(partly))
+        return Report(tuple(replaced), (*kept, *pairs.kept), tuple(partly))
 
     def _serving(self, module: Module) -> Serving | str:
         """Return what would serve a module, or why it is left alone."""

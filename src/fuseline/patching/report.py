@@ -13,8 +13,9 @@ Words = tuple[str, str, str]
 class Report:
     """What fuseline.patch did; str() of it is a list.
 
-    replaced  (name, class) of each module that runs on fuseline now
-    kept      (name, class, why) of each that looks like a norm and was left alone
+    replaced  (name, class) of each module that runs on fuseline now; of a chain the first's name,
+              all classes
+    kept      (name, class, why) of each that looks like a norm or holds a chain and was left alone
     partly    (name, class, why) of each replaced one, some of whose calls are its own forward's
     """
 
@@ -36,7 +37,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Calls:
-    """The eager calls of one patched module since it was patched; compiled ones are not counted.
+    """The eager calls of a patched module or chain since then; compiled ones are not counted.
 
     served  on fuseline's kernels
     own     by the module's own forward: why, and how many

@@ -33,59 +33,29 @@ _counting = threading.Lock()
 _tracing = torch._C._get_tracing_state
 
 
-class Serving:
-    """What a patched module carries: which of its calls run on our kernels, and how many did.
+class Watched:
+    """What a patched module carries: what its proofs rest on, and counts of calls.
 
-    impl    as given to patch
-    proofs  by kind of device: what was proven there, or why calls there are the module's own
     fixed   attributes that the proofs had, with their values; where one differs nothing is proven
     served  eager calls that ran on our kernels
     own     eager calls that went to the module's own forward, by reason
     """
 
-    def __init__(
-        self, impl: str, proofs: dict[str, Proof | str], fixed: tuple[tuple[str, Any], ...]
-    ) -> None:
-        self.impl, self.proofs, self.fixed = impl, proofs, fixed
+    def __init__(self, impl: str, fixed: tuple[tuple[str, Any], ...]) -> None:
+        self.impl, self.fixed = impl, fixed
         # What is bound to the instance by others who keep the class's own there, as hooks do.
         self._fixed_names = BOOKKEEPING.union(name for name, _ in fixed)
         self.served = 0
         self.own: dict[str, int] = {}
 
-    @property
-    def missing(self) -> list[str]:
-        """Return which calls go to the module's own forward, and why."""
-        found: list[str] = []
-        for proof in self.proofs.values():
-            found += [proof] if isinstance(proof, str) else proof.missing
-        return list(dict.fromkeys(found))
-
-    def run(self, module: Any, made: Any, x: Any) -> Tensor | str:
-        """Return the norm of x from our kernels, or why it is left to the module's own forward.
+    def run(self, module: Any, made: Any, x: Any) -> Any:
+        """Return the result for x, or as a str why it is left to the module's own forward.
 
         made: the class that the module had when it was called; another thread may end that.
         """
-        if type(x) not in PLAIN:
-            return f"x is a {type(x).__name__}"
-        if x.is_nested:
-            return "x is a nested tensor"
-        device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
-        proof = self.proofs.get(device)
-        if proof is None:
-            return f"x is on {device}, proven on {' and '.join(self.proofs)}: patch again"
-        if isinstance(proof, str):
-            return proof
-        form = proof.form
-        weight, bias = _parameters(module, form)
-        why = (
-            _unlike("weight", weight, form.weight, x, form)
-            or _unlike("bias", bias, form.bias, x, form)
-            or _unproven(proof, module, x, device)
-            or self._changed(module, made)
-        )
-        return why or form.compute(x, weight, bias)
+        raise NotImplementedError
 
-    def _changed(self, module: Any, made: Any) -> str | None:
+    def changed(self, module: Any, made: Any) -> str | None:
         for name, value in self.fixed:
             if not same(getattr(module, name, None), value):
                 return f"its {name} was changed after patch"
@@ -103,6 +73,49 @@ class Serving:
                 self.served += 1
             else:
                 self.own[why] = self.own.get(why, 0) + 1
+
+
+class Serving(Watched):
+    """What a patched norm carries: which of its calls run on our kernels, and how many did.
+
+    proofs  by kind of device: what was proven there, or why calls there are the module's own
+    """
+
+    def __init__(
+        self, impl: str, proofs: dict[str, Proof | str], fixed: tuple[tuple[str, Any], ...]
+    ) -> None:
+        super().__init__(impl, fixed)
+        self.proofs = proofs
+
+    @property
+    def missing(self) -> list[str]:
+        """Return which calls go to the module's own forward, and why."""
+        found: list[str] = []
+        for proof in self.proofs.values():
+            found += [proof] if isinstance(proof, str) else proof.missing
+        return list(dict.fromkeys(found))
+
+    def run(self, module: Any, made: Any, x: Any) -> Tensor | str:
+        """Return the norm of x from our kernels, or why it is left to the module's own forward."""
+        if type(x) not in PLAIN:
+            return f"x is a {type(x).__name__}"
+        if x.is_nested:
+            return "x is a nested tensor"
+        device = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
+        proof = self.proofs.get(device)
+        if proof is None:
+            return f"x is on {device}, proven on {' and '.join(self.proofs)}: patch again"
+        if isinstance(proof, str):
+            return proof
+        form = proof.form
+        weight, bias = _parameters(module, form)
+        why = (
+            _unlike("weight", weight, form.weight, x, form)
+            or _unlike("bias", bias, form.bias, x, form)
+            or _unproven(proof, module, x, device)
+            or self.changed(module, made)
+        )
+        return why or form.compute(x, weight, bias)
 
 
 def _parameters(module: Any, form: Form) -> tuple[Any, Any]:
@@ -147,9 +160,9 @@ def _in_order(x: Tensor) -> bool:
 
 
 class Patched(Module):
-    """Comes before a module's own class; without a Serving on the instance it changes nothing."""
+    """Comes before a module's own class; without a Watched on the instance it changes nothing."""
 
-    _fuseline: Serving | None = None
+    _fuseline: Watched | None = None
     _own: type[Module]
     _methods: tuple[tuple[str, FunctionType], ...] = ()
 
@@ -172,15 +185,15 @@ class Patched(Module):
 
 @cache
 def patched_class(own: Any) -> Any:
-    """Return the subclass of a module's class whose forward asks the instance's Serving."""
+    """Return the subclass of a module's class whose forward asks the instance's Watched."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A method that was bound before unpatch comes here too, when the class is ours no longer.
-        serving: Serving | None = getattr(self, "_fuseline", None)
+        serving: Watched | None = getattr(self, "_fuseline", None)
         if serving is not None:
             compiling = is_compiling()
             if len(args) != 1 or kwargs:
-                y: Tensor | str = "called with more than one positional argument"
+                y: Any = "called with more than one positional argument"
             elif not compiling and _tracing() is not None:
                 y = "torch.jit traces"
             else:
@@ -248,7 +261,7 @@ def fixed_attributes(module: Module) -> tuple[tuple[str, Any], ...] | str:
     return tuple(fixed)
 
 
-def install(module: Any, serving: Serving) -> None:
+def install(module: Any, serving: Watched) -> None:
     """Have a module run on our kernels; each step leaves other threads' calls right."""
     if not isinstance(module, Patched):
         own: Any = type(module)

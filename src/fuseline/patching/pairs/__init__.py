@@ -1,0 +1,1 @@
+"""Modules that follow one another in a forward, on one of fuseline's operators."""

@@ -1,0 +1,286 @@
+"""Modules that follow one another, as one call of our operators: what they are, what they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn import Module
+from torch.nn.modules import module as torchs
+
+from fuseline.core.convolutions.geometry import memory_format
+from fuseline.core.operator import PLAIN
+from fuseline.core.select import Selector
+from fuseline.ops import conv_bn, matmul_add_gelu
+from fuseline.ops.conv_bn.op import SELECTOR as CONV_BN
+from fuseline.ops.matmul_add_gelu.op import SELECTOR as GELU
+from fuseline.patching.probe import is_plain
+
+# Their forwards are documented; a subclass may have another.
+FORWARDS = {kind: kind.forward for kind in (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.Linear, nn.GELU)}
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+# Multiplications from which a product on a CPU gains more by its epilogue than a call costs.
+LARGE_ON_A_CPU = 2**24
+
+Members = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Children of a module, each of which takes the result of the one before.
+
+    names     the children's
+    function  an activation after them that is a function, not a child
+    impl      as given to patch
+    """
+
+    names: tuple[str, ...]
+    function: Any
+    impl: str
+
+    def members(self, holder: Any) -> Members:
+        return tuple(holder._modules.get(name) for name in self.names)
+
+    def unavailable(self, device_type: str) -> str | None:
+        """Return why our operator cannot run on this kind of device, or None."""
+        selector = self.selector
+        if self.impl == "auto":
+            return self.slower(device_type)
+        if self.impl not in selector.names:
+            return f"{selector.op} has no implementation {self.impl!r}"
+        return selector.unavailable(self.impl, device_type)
+
+    def own(self, x: Tensor, members: Members) -> Tensor:
+        """Return what the modules give, one after another, without hooks."""
+        for module in members:
+            x = type(module).forward(module, x)
+        return x if self.function is None else self.function(x)
+
+    def kind(self, members: Members) -> str:
+        """Return the classes of what follows one another, for a report."""
+        names = [type(m).__name__ for m in members]
+        return " + ".join(names + ([] if self.function is None else [self.function.__name__]))
+
+    @property
+    def selector(self) -> Selector:
+        raise NotImplementedError
+
+    def unfit(self, members: Members) -> str | None:
+        """Return what about the modules our operator does not take, or None."""
+        return None
+
+    @property
+    def details(self) -> Any:
+        """Return all but the names."""
+        return replace(self, names=())
+
+    def slower(self, device_type: str) -> str | None:
+        """Return why "auto" leaves all calls on this kind of device to torch, or None."""
+        return None
+
+
+@dataclass(frozen=True)
+class ConvBn(Chain):
+    """Conv2d, BatchNorm2d and perhaps ReLU."""
+
+    relu: bool = False
+
+    @property
+    def selector(self) -> Selector:
+        return CONV_BN
+
+    def slower(self, device_type: str) -> str | None:
+        return "torch's own are as fast on a cpu" if device_type == "cpu" else None
+
+    def slower_call(self, x: Tensor, members: Members, graph: bool) -> str | None:
+        """Return why "auto" leaves a call to torch, or None."""
+        if self.impl != "auto":
+            return None
+        conv, bn = members[:2]
+        if uses_batch(bn):
+            if memory_format(x, conv.weight) is not torch.channels_last:
+                return "torch's own are as fast in training, but for channels_last"
+        elif graph:
+            return "torch's own are as fast in eval where a gradient is wanted"
+        elif not self.relu:
+            return "torch's own are as fast in eval without ReLU"
+        return None
+
+    def unfit(self, members: Members) -> str | None:
+        conv = members[0]
+        if conv.padding_mode != "zeros":
+            return f"its padding_mode is {conv.padding_mode!r}"
+        return f"its padding is {conv.padding!r}" if isinstance(conv.padding, str) else None
+
+    def attributes(self, members: Members) -> tuple[Any, ...]:
+        conv, bn = members[:2]
+        return (
+            *(conv.stride, conv.padding, conv.dilation, conv.groups, conv.padding_mode),
+            *(bn.eps, bn.momentum, bn.track_running_stats),
+        )
+
+    def tensors(self, members: Members) -> tuple[Tensor | None, ...]:
+        conv, bn = members[:2]
+        norm = (bn.weight, bn.bias, bn.running_mean, bn.running_var)
+        return conv.weight, conv.bias, *norm
+
+    def unlike(self, x: Tensor, members: Members) -> str | None:
+        """Return what about the shape of x is another than was proven, or None."""
+        if x.dim() != 4 or x.shape[1] != members[0].in_channels:
+            return f"x of shape {tuple(x.shape)}"
+        return None if x.numel() else "x is empty"
+
+    def training(self, members: Members) -> bool:
+        return bool(members[1].training)
+
+    def compute(self, x: Tensor, members: Members) -> Tensor:
+        conv, bn = members[:2]
+        moved = not bn.training or bn.track_running_stats
+        mean, var = (bn.running_mean, bn.running_var) if moved else (None, None)
+        return conv_bn(
+            x,
+            conv.weight,
+            conv.bias,
+            bn.weight,
+            bn.bias,
+            mean,
+            var,
+            training=uses_batch(bn),
+            momentum=count_batch(bn),
+            eps=bn.eps,
+            relu=self.relu,
+            stride=conv.stride,
+            padding=conv.padding,
+            dilation=conv.dilation,
+            groups=conv.groups,
+            impl=self.impl,
+        )
+
+    def probes(self, members: Members) -> tuple[tuple[int, ...], ...]:
+        """Return shapes of x to try: the kernel fits twice, and once more unevenly."""
+        conv = members[0]
+        fits = [(k - 1) * d + 1 for k, d in zip(conv.kernel_size, conv.dilation, strict=True)]
+        sizes = [n + 2 * s for n, s in zip(fits, conv.stride, strict=True)]
+        return (3, conv.in_channels, *sizes), (2, conv.in_channels, sizes[0] + 3, sizes[1] + 1)
+
+
+@dataclass(frozen=True)
+class LinearGelu(Chain):
+    """Linear with a bias and GELU."""
+
+    approximate: str = "none"
+
+    @property
+    def selector(self) -> Selector:
+        return GELU
+
+    def slower_call(self, x: Tensor, members: Members, graph: bool) -> str | None:
+        if self.impl != "auto" or not x.is_cpu:
+            return None
+        if graph:
+            return "torch's own are as fast on a cpu where a gradient is wanted"
+        if x.numel() * members[0].out_features < LARGE_ON_A_CPU:
+            return "torch's own are as fast on a cpu for few elements"
+        if x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
+            return None
+        exact = self.approximate == "none"
+        return "torch's own are as fast on a cpu for half types" if exact else None
+
+    def attributes(self, members: Members) -> tuple[Any, ...]:
+        act = members[1]
+        if type(act) is nn.GELU:
+            return (act.approximate,)
+        return tuple((n, v) for n, v in vars(act).items() if n not in _INTERNALS)
+
+    def tensors(self, members: Members) -> tuple[Tensor | None, ...]:
+        return members[0].weight, members[0].bias
+
+    def unlike(self, x: Tensor, members: Members) -> str | None:
+        if not 2 <= x.dim() <= 4 or x.shape[-1] != members[0].in_features:
+            return f"x of shape {tuple(x.shape)}"
+        return None if x.numel() else "x is empty"
+
+    def training(self, members: Members) -> bool:
+        return bool(members[1].training)
+
+    def compute(self, x: Tensor, members: Members) -> Tensor:
+        linear = members[0]
+        return matmul_add_gelu(x, linear.weight.t(), linear.bias, self.approximate, self.impl)
+
+    def probes(self, members: Members) -> tuple[tuple[int, ...], ...]:
+        k = members[0].in_features
+        return (7, k), (2, 5, k), (1, 2, 3, k)
+
+
+_INTERNALS = frozenset(vars(Module())) | {"forward"}
+
+
+def uses_batch(bn: Any) -> bool:
+    """Whether a batch norm takes the statistics of its input."""
+    return bool(bn.training or (bn.running_mean is None and bn.running_var is None))
+
+
+def count_batch(bn: Any) -> float:
+    """Count a batch as torch's batch norm does; return what its statistics move by."""
+    momentum: float | None = bn.momentum
+    if bn.training and bn.track_running_stats and bn.num_batches_tracked is not None:
+        bn.num_batches_tracked.add_(1)
+        if momentum is None:
+            return 1.0 / float(bn.num_batches_tracked)
+    return 0.0 if momentum is None else momentum
+
+
+def hooked(members: Members) -> str | None:
+    """Return what else than its class's forward a call of a member runs, or None."""
+    if torchs._has_any_global_hook():
+        return "there are hooks of all modules"
+    for module in members:
+        state = vars(module)
+        if any(map(state.get, HOOKS)):
+            return f"its {type(module).__name__} has hooks"
+        if "forward" in state:
+            return f"the forward of its {type(module).__name__} was replaced on the instance"
+    return None
+
+
+def state(chain: Any, members: Members) -> tuple[Any, ...]:
+    """Return all that a proof rests on, to be compared at each call."""
+    kinds = tuple((type(m), type(m).forward) for m in members)
+    shapes = tuple(None if t is None else (t.shape, t.dtype) for t in chain.tensors(members))
+    return kinds, shapes, chain.attributes(members)
+
+
+def of_plain_tensors(chain: Any, members: Members, x: Tensor) -> str | None:
+    """Return which of the tensors has a class of its own or lies elsewhere than x, or None."""
+    for t in chain.tensors(members):
+        if t is not None and type(t) not in PLAIN:
+            return f"one of its tensors is a {type(t).__name__}"
+        if t is not None and t.device != x.device:
+            return f"one of its tensors is on {t.device}, x on {x.device}"
+    weight = chain.tensors(members)[0]
+    return None if x.dtype == weight.dtype else f"x is {x.dtype}, its weight {weight.dtype}"
+
+
+def is_gelu(module: Module) -> bool:
+    """Whether a module may be a GELU: torch's own, or by its name and without any parts."""
+    if type(module) is nn.GELU:
+        return True
+    parts = (*module.children(), *module.parameters(), *module.buffers())
+    values = (v for name, v in vars(module).items() if name not in _INTERNALS)
+    return "gelu" in type(module).__name__.lower() and not parts and all(map(_is_fixed, values))
+
+
+def _is_fixed(value: Any) -> bool:
+    """Whether a value says what it does by being the same."""
+    if isinstance(value, partial):
+        return _is_fixed(value.func) and is_plain((value.args, value.keywords))
+    return is_plain(value) or isinstance(value, (FunctionType, BuiltinFunctionType))
+
+
+def is_relu(function: Any, kwargs: Any) -> bool:
+    return function in (F.relu, torch.relu) and not kwargs.keys() - {"inplace"}

@@ -1,0 +1,239 @@
+"""A module's forward as a list of steps: how it is found, and how it runs."""
+
+from __future__ import annotations
+
+import operator
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.proxy import GraphAppendingTracer
+from torch.nn import Module
+
+from fuseline.patching.probe import Unlike, is_plain, same
+from fuseline.patching.proof import Randomness
+
+IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "iand", "ior", "ixor")
+
+
+@dataclass(frozen=True)
+class Ref:
+    """The value of a step; 0 is the argument of the forward, n the result of step n - 1."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a forward.
+
+    op      "call_module", "call_function", "call_method" or "get_attr", as in torch.fx
+    target  the name of a child, of a method or of a parameter; a function
+    frees   values that no later step reads
+    """
+
+    op: str
+    target: Any
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    frees: tuple[int, ...] = ()
+
+    def run(self, module: Any, values: dict[int, Any]) -> Any:
+        args = [_value(a, values) for a in self.args]
+        kwargs = {name: _value(a, values) for name, a in self.kwargs}
+        if self.op == "call_method":
+            return getattr(args[0], self.target)(*args[1:], **kwargs)
+        if self.op == "call_function":
+            return self.target(*args, **kwargs)
+        found = getattr(module, self.target)
+        return found(*args, **kwargs) if self.op == "call_module" else found
+
+
+class Span(NamedTuple):
+    """Steps from one on, `length` of them, that a chain's operator may take the place of."""
+
+    length: int
+    site: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The steps of a forward of one argument, and its result, with the spans of chains."""
+
+    steps: tuple[Step, ...]
+    result: Any
+    spans: tuple[tuple[int, Span], ...] = ()
+
+    def run(self, module: Any, x: Any, serve: Callable[[int, Tensor], Any] | None = None) -> Any:
+        """Return what the forward of a module gives for x.
+
+        serve  (number of a site, its input) -> the result of its chain, or None: module by module
+        """
+        values, spans = {0: x}, dict(self.spans) if serve else {}
+        del x
+        at = 0
+        while at < len(self.steps):
+            span, y = spans.get(at), None
+            if span is not None and serve is not None:
+                y = serve(span.site, _value(self.steps[at].args[0], values))
+            if span is None or y is None:
+                y, length = self.steps[at].run(module, values), 1
+            else:
+                length = span.length
+            values[at + length] = y
+            for step in self.steps[at : at + length]:
+                for index in step.frees:
+                    values.pop(index, None)
+            at += length
+        return _value(self.result, values)
+
+    def uses(self, index: int) -> int:
+        """Return how often a value is read."""
+        read = [i for step in self.steps for i in _refs((step.args, step.kwargs))]
+        return [*read, *_refs(self.result)].count(index)
+
+
+def sequential(module: Any) -> bool:
+    """Whether a module documents its forward: its children, one after another."""
+    kind = type(module)
+    return (
+        all(getattr(kind, name) is getattr(nn.Sequential, name) for name in ("forward", "__iter__"))
+        if issubclass(kind, nn.Sequential)
+        else False
+    )
+
+
+def of_sequential(module: Any) -> Plan:
+    names = list(module._modules)
+    steps = [Step("call_module", name, (Ref(i),), (), (i,)) for i, name in enumerate(names)]
+    return Plan(tuple(steps), Ref(len(names)))
+
+
+def trace(twin: Any, own: type[Module]) -> Plan:
+    """Return the steps of a twin's forward, whose children are not run.
+
+    Raises Unlike where they are not known beforehand.
+    """
+    tracer = _Tracer(twin)
+    children = twin._modules
+    vars(twin)["_modules"] = {
+        name: None if child is None else _Leaf(name, tracer) for name, child in children.items()
+    }
+    before = {n: v for n, v in vars(twin).items() if is_plain(v)}
+    versions = [t._version for t in tracer.names]
+    states = random.getstate(), torch.get_rng_state()
+    x = tracer.create_proxy("placeholder", "x", (), {})
+    try:
+        with Randomness() as seen:
+            result = tracer.create_arg(own.forward(twin, x))
+    except Exception as error:  # whatever its forward does
+        line = (str(error).strip().splitlines() or [""])[0]
+        raise Unlike(f"its forward cannot be traced: {type(error).__name__}: {line}") from error
+    finally:
+        vars(twin)["_modules"] = children
+    now = {n: v for n, v in vars(twin).items() if is_plain(v)}
+    if before.keys() != now.keys() or not all(same(v, now[n]) for n, v in before.items()):
+        raise Unlike("its forward writes to its attributes")
+    if versions != [t._version for t in tracer.names]:
+        raise Unlike("its forward writes to its parameters or buffers")
+    if seen.names or states[0] != random.getstate():
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
+        raise Unlike("its forward draws random numbers")
+    return _plan(tracer.graph, result)
+
+
+class _Leaf(Module):
+    """A child whose calls are noted, not run."""
+
+    name: str
+    tracer: _Tracer
+
+    def __init__(self, name: str, tracer: Any) -> None:
+        super().__init__()
+        vars(self).update(name=name, tracer=tracer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.tracer.create_proxy("call_module", self.name, args, kwargs)
+
+
+class _Proxy(fx.Proxy):  # type: ignore[no-any-unimported,misc]
+    """A value of a forward. Torch's would make `x += y` a sum that is written elsewhere."""
+
+
+def _in_place(name: str) -> Callable[..., Any]:
+    def call(self: Any, other: Any) -> Any:
+        return self.tracer.create_proxy("call_function", getattr(operator, name), (self, other), {})
+
+    return call
+
+
+for _name in IN_PLACE:
+    setattr(_Proxy, f"__{_name}__", _in_place(_name))
+
+
+class _Tracer(GraphAppendingTracer):  # type: ignore[no-any-unimported,misc]
+    """Notes steps without replacing anything that other threads call, as torch.fx.Tracer does."""
+
+    def __init__(self, twin: Module) -> None:
+        super().__init__(fx.Graph())
+        self.names = {
+            t: name
+            for name, t in (*twin._parameters.items(), *twin._buffers.items())
+            if t is not None
+        }
+
+    def proxy(self, node: Any) -> Any:
+        return _Proxy(node, self)
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, Tensor):
+            if a not in self.names:
+                raise Unlike("a tensor is made that depends on no argument")
+            return self.create_node("get_attr", self.names[a], (), {})
+        return super().create_arg(a)
+
+
+def _plan(graph: Any, result: Any) -> Plan:
+    nodes = list(graph.nodes)
+    refs: dict[Any, Any] = {node: Ref(i) for i, node in enumerate(nodes)}
+    last: dict[int, int] = {}
+    for i, node in enumerate(nodes):
+        last |= {refs[n].index: i for n in node.all_input_nodes} | {i: i}
+    fx.map_arg(result, lambda node: last.update({refs[node].index: len(nodes)}))
+
+    def step(i: int, node: Any) -> Step:
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), refs.__getitem__)
+        frees = tuple(index for index, at in last.items() if at == i)
+        return Step(node.op, node.target, tuple(args), tuple(kwargs.items()), frees)
+
+    steps = [step(i, node) for i, node in enumerate(nodes) if i]
+    return Plan(tuple(steps), fx.map_arg(result, refs.__getitem__))
+
+
+def _value(a: Any, values: dict[int, Any]) -> Any:
+    """Return an argument with values in the place of references."""
+    if type(a) is Ref:
+        return values[a.index]
+    if isinstance(a, slice):
+        return slice(*(_value(part, values) for part in (a.start, a.stop, a.step)))
+    if isinstance(a, (tuple, list)):
+        return type(a)(_value(part, values) for part in a)
+    if isinstance(a, dict):
+        return {name: _value(part, values) for name, part in a.items()}
+    return a
+
+
+def _refs(a: Any) -> Iterator[int]:
+    if type(a) is Ref:
+        yield a.index
+    elif isinstance(a, slice):
+        yield from _refs((a.start, a.stop, a.step))
+    elif isinstance(a, (tuple, list)):
+        for part in a:
+            yield from _refs(part)
+    elif isinstance(a, dict):
+        yield from _refs(list(a.values()))

@@ -1,0 +1,263 @@
+"""Whether a plan is what a module's forward does: shown bit by bit, with its children left out."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import chain, product
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import Module, Parameter
+
+from fuseline.patching.pairs.chain import HOOKS
+from fuseline.patching.pairs.plan import Plan, of_sequential, sequential, trace
+from fuseline.patching.probe import Unlike, autocast, is_plain
+
+# Rows of a batch and sizes of an image, or leading dimensions of rows, that are tried.
+IMAGES = ((2, 32, 32), (3, 48, 40))
+LEADS = ((5,), (2, 7), (2, 3, 4))
+
+
+class Outcome(NamedTuple):
+    """What a run did: calls of children in order, what they took and the result, gradients."""
+
+    calls: list[Any]
+    tensors: list[Tensor]
+    gradients: list[Any]
+
+
+class Stub(Module):
+    """Takes the place of a child: notes what it is given, gives random numbers of the right shape.
+
+    shapes  those of the child's results, call by call
+    """
+
+    name: str
+    shapes: Iterator[torch.Size]
+    run: Run
+
+    def __init__(self, name: str, shapes: Iterator[torch.Size], run: Run) -> None:
+        super().__init__()
+        vars(self).update(name=name, shapes=shapes, run=run)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        run = self.run
+        given = [*args, *kwargs.values()]
+        run.calls.append((self.name, _kinds(given), tuple(kwargs), run.modes()))
+        run.seen += [a * 1 for a in given if isinstance(a, Tensor)]
+        return run.leaf(next(self.shapes)) * 1
+
+
+class Run:
+    """One run of a forward with stubs, by random numbers that another run draws again."""
+
+    def __init__(self, x: Tensor, graph: bool) -> None:
+        self.device, self.graph, self.dtype = x.device, graph, x.dtype
+        self.calls: list[Any] = []
+        self.seen: list[Tensor] = []
+        self.generator = torch.Generator().manual_seed(0)
+        self.leaves = [x.clone().requires_grad_(graph)]
+
+    def leaf(self, shape: torch.Size) -> Tensor:
+        drawn = self._randn(shape).requires_grad_(self.graph)
+        self.leaves.append(drawn)
+        return drawn
+
+    def modes(self) -> tuple[Any, ...]:
+        """Return what the code around a call may have switched: gradients, autocast, hooks."""
+        kind = self.device.type
+        to = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), to, hooks is None
+
+    def outcome(self, forward: Callable[[Tensor], Any]) -> Outcome:
+        with torch.set_grad_enabled(self.graph):
+            y = forward(self.leaves[0] * 1)
+            if type(y) is not Tensor:
+                raise Unlike(f"its forward returns a {type(y).__name__}, expected a torch.Tensor")
+            results = [*self.seen, y]
+        tracked = [t for t in results if t.requires_grad]
+        if not tracked:
+            return Outcome(self.calls, results, [])
+        dy = [self._randn(t.shape).to(t.dtype) for t in tracked]
+        grads = torch.autograd.grad(tracked, self.leaves, dy, allow_unused=True)
+        return Outcome(self.calls, results, list(grads))
+
+    def _randn(self, shape: torch.Size) -> Tensor:
+        return torch.randn(shape, generator=self.generator, dtype=self.dtype).to(self.device)
+
+
+def plan_of(module: Any, own: type[Module], training: bool) -> Plan:
+    """Return the steps of a module's forward in one mode; raise Unlike if they are not known."""
+    if sequential(own):
+        return of_sequential(module)
+    return trace(twin(module, own, training), own)
+
+
+def twin(module: Any, own: type[Module], training: bool) -> Any:
+    """Return a module with attributes and tensors of its own, and the same children."""
+    made: Any = object.__new__(own)
+    state = {n: copy.deepcopy(v) if is_plain(v) else v for n, v in vars(module).items()}
+    state.pop("_fuseline", None)
+    for kind in ("_parameters", "_buffers"):
+        tensors = vars(module)[kind].items()
+        state[kind] = {n: None if t is None else _clone(t) for n, t in tensors}
+    vars(made).update({**state, "training": training, "_modules": dict(module._modules)})
+    return made
+
+
+def prove(
+    plan: Plan, module: Any, own: type[Module], training: bool, first: Any
+) -> list[int] | None:
+    """Return the numbers of dimensions of x for which a plan does what the forward does; None: all.
+
+    first  the Conv2d or Linear that a first chain begins with, which x is made for
+    Raises Unlike where it does something else, or for no x the same.
+    """
+    if sequential(own):
+        return None
+    found, errors = [], []
+    conv = isinstance(first, torch.nn.Conv2d)
+    lengths = {4: IMAGES} if conv else {len(lead) + 1: (lead,) for lead in LEADS}
+    for dims, sizes in lengths.items():
+        try:
+            for size in sizes:
+                shape = (size[0], first.in_channels, *size[1:]) if conv else None
+                _same(plan, module, own, training, shape or (*size, first.in_features), first)
+        except Differs:
+            raise
+        except Unlike as error:
+            errors.append(error)
+            continue
+        found.append(dims)
+    if not found:
+        raise errors[0]
+    return found
+
+
+class Differs(Unlike):
+    """The forward does something else than its plan."""
+
+
+def _same(
+    plan: Plan, module: Any, own: type[Module], training: bool, shape: Any, first: Any
+) -> None:
+    made = twin(module, own, training)
+    device = first.weight.device
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
+    shapes = _shapes(twin(module, own, training), own, shape)
+    for graph, to in product((False, True), (None, torch.bfloat16)):
+
+        def outcome(forward: Callable[[Any, Tensor], Any], graph: bool, to: Any) -> Outcome:
+            run, stubs = Run(x, graph), {}
+            for name, child in module._modules.items():
+                given = iter(shapes.get(name, ()))
+                stubs[name] = None if child is None else Stub(name, given, run)
+            vars(made)["_modules"] = stubs
+            own_tensors = [t for t in made._parameters.values() if t is not None]
+            run.leaves += [t for t in own_tensors if graph and t.requires_grad]
+            _seed(device)
+            with autocast(device, to):
+                return run.outcome(lambda x: forward(made, x))
+
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            try:
+                theirs = outcome(own.forward, graph, to)
+                ours = outcome(lambda m, x: plan.run(m, x), graph, to)
+            except Unlike:
+                raise
+            except Exception as error:  # whatever its forward does
+                raise Unlike(_raises(error)) from error
+        _compare(ours, theirs)
+
+
+def _compare(ours: Outcome, theirs: Outcome) -> None:
+    if ours.calls != theirs.calls:
+        raise Differs("its forward calls its children in another way than it seems to")
+    pairs = chain(zip(ours.tensors, theirs.tensors, strict=True),
+                  zip(ours.gradients, theirs.gradients, strict=True))  # fmt: skip
+    if len(ours.tensors) != len(theirs.tensors) or not all(_equal(a, b) for a, b in pairs):
+        raise Differs("its forward gives other results than what it seems to do")
+
+
+def _equal(a: Tensor | None, b: Tensor | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a, b)
+
+
+def _shapes(made: Any, own: type[Module], shape: Any) -> dict[str, list[torch.Size]]:
+    """Return the shapes of the children's results, from a run without data."""
+    found: dict[str, list[torch.Size]] = {}
+
+    class Noting(Module):
+        name: str
+        child: Module
+
+        def __init__(self, name: str, child: Module) -> None:
+            super().__init__()
+            vars(self).update(name=name, child=child)
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            y = self.child(*args, **kwargs)
+            if type(y) is not Tensor:
+                raise Unlike(f"its {self.name} returns a {type(y).__name__}")
+            found.setdefault(self.name, []).append(y.shape)
+            return y
+
+    try:
+        for name, child in made._modules.items():
+            if child is not None:
+                made._modules[name] = Noting(name, _on_meta(child))
+        for kind in ("_parameters", "_buffers"):
+            tensors = vars(made)[kind]
+            tensors.update(
+                {n: t if t is None else t.detach().to("meta") for n, t in tensors.items()}
+            )
+        with torch.no_grad():
+            own.forward(made, torch.empty(shape, device="meta"))
+    except Unlike:
+        raise
+    except Exception as error:  # whatever its forward does
+        raise Unlike(_raises(error)) from error
+    return found
+
+
+def _on_meta(child: Module) -> Module:
+    """Return a copy of a child without data, in eval, without hooks."""
+    tensors = chain(child.parameters(), child.buffers())
+    memo: dict[int, Any] = {id(t): _meta(t) for t in tensors}
+    made = copy.deepcopy(child, memo).eval()
+    for module in made.modules():
+        vars(module).update({name: OrderedDict() for name in HOOKS})
+    return made
+
+
+def _meta(t: Tensor) -> Tensor:
+    empty = torch.empty_like(t, device="meta", requires_grad=False)
+    return Parameter(empty, requires_grad=False) if isinstance(t, Parameter) else empty
+
+
+def _clone(t: Tensor) -> Tensor:
+    made = t.detach().clone()
+    return Parameter(made, requires_grad=t.requires_grad) if isinstance(t, Parameter) else made
+
+
+def _kinds(given: list[Any]) -> tuple[Any, ...]:
+    return tuple((a.shape, a.dtype) if isinstance(a, Tensor) else repr(a) for a in given)
+
+
+def _seed(device: torch.device) -> None:
+    """Seed what a forward may draw from, and no other device."""
+    torch.default_generator.manual_seed(0)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(0)
+
+
+def _raises(error: Exception) -> str:
+    line = (str(error).strip().splitlines() or [""])[0]
+    return f"its forward raises {type(error).__name__} on a probe: {line}"
