@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
@@ -26,6 +27,9 @@ FORWARDS = {kind: kind.forward for kind in (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Multiplications from which a product on a CPU gains more by its epilogue than a call costs.
 LARGE_ON_A_CPU = 2**24
+# Elements of a result from which two passes over it should take longer than the ten small kernels
+# that fold a norm: by their traffic, not measured.
+LARGE_ON_A_GPU = 2**24
 
 Members = tuple[Any, ...]
 
@@ -109,6 +113,10 @@ class ConvBn(Chain):
             return "torch's own are as fast in eval where a gradient is wanted"
         elif not self.relu:
             return "torch's own are as fast in eval without ReLU"
+        elif (
+            x.numel() // conv.in_channels * conv.out_channels // prod(conv.stride) < LARGE_ON_A_GPU
+        ):
+            return "torch's own may be as fast in eval for few elements"
         return None
 
     def unfit(self, members: Members) -> str | None:
