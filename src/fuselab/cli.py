@@ -136,7 +136,7 @@ def check(
 @click.option(
     "--suite",
     metavar="NAME",
-    help="Default: quick where the operator has it.",
+    help="Default: quick where the operator has it; all: every suite but check and wild.",
     shell_complete=completion.suites,
 )
 @click.option("--seed", type=int, metavar="N", help="Of the problems that suite wild draws.")

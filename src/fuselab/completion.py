@@ -46,7 +46,8 @@ def cases(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[C
 
 def suites(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete names of suites of the operators named before, or of all."""
-    return _starting(incomplete, [*(n for spec in _specs(ctx) for n in spec.suites), SUITE])
+    found = [name for spec in _specs(ctx) for name in spec.suites]
+    return _starting(incomplete, [*found, SUITE, "all"])
 
 
 def dtypes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -28,6 +28,7 @@ def run(targets: Sequence[str], *, as_json: bool = False) -> int:
     if not targets:
         print("fuselab list OPERATOR names all cases; --json has everything")
         print("suite wild, of every operator: problems drawn from a seed (fuselab run --help)")
+        print("suite all: every suite but check and wild")
     return exits.OK
 
 

@@ -27,6 +27,9 @@ from fuselab.worker import baselines, specs, wild_inputs
 from fuseline.core.spec import OpSpec
 
 DEFAULT_SUITE = "quick"
+ALL = "all"
+# For correctness alone.
+CHECKED = "check"
 LAYOUTS = ("contiguous",)
 
 
@@ -72,29 +75,44 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
     """Return the groups to measure, each with the ceiling of its own bytes.
 
     Without a suite or case: the suite "quick" of the specs that have it, all cases of the others.
+    Of the suite "all": what several suites have, once.
     """
     if filters.impls:
         filters = replace(filters, impls=(*filters.impls, CEILING))
     parts: dict[str | None, list[OpRow]] = {}
     for source, those in found.items():
         for spec in those:
-            suite = filters.suite
-            if suite is None and not filters.cases and DEFAULT_SUITE in spec.suites:
-                suite = DEFAULT_SUITE
-            narrow = None if filters.dtypes else suite
-            whole = row(spec, source, narrow, filters.impls)
-            parts.setdefault(suite, []).extend((whole, *_wild(spec, whole, filters)))
-    check_names([r for rows in parts.values() for r in rows], filters)
-    chosen = tuple(
+            for suite in _suites(spec, filters):
+                narrow = None if filters.dtypes else suite
+                whole = row(spec, source, narrow, filters.impls)
+                parts.setdefault(suite, []).extend((whole, *_wild(spec, whole, filters)))
+    every = filters.suite == ALL
+    rows = [r for those in parts.values() for r in those]
+    check_names(rows, replace(filters, suite=None) if every else filters)
+    chosen = dict.fromkeys(
         group
-        for suite, rows in parts.items()
+        for suite, those in parts.items()
         for group in product(
-            rows, replace(filters, suite=suite, precision=filters.precision or _level(suite))
+            those,
+            replace(
+                filters,
+                suite=suite,
+                precision=filters.precision or (STANDARD if every else _level(suite)),
+            ),
         )
     )
     if not chosen:
         raise PlanError(nothing_left(filters))
-    return chosen
+    return tuple(chosen)
+
+
+def _suites(spec: OpSpec, filters: Filters) -> tuple[str | None, ...]:
+    """Return the suites of a spec to measure; None: all its cases."""
+    if filters.suite == ALL:
+        return tuple(suite for suite in spec.suites if suite != CHECKED) or (None,)
+    if filters.suite is None and not filters.cases and DEFAULT_SUITE in spec.suites:
+        return (DEFAULT_SUITE,)
+    return (filters.suite,)
 
 
 def _wild(spec: OpSpec, whole: OpRow, filters: Filters) -> Iterator[OpRow]:

@@ -68,8 +68,8 @@ def case(
     return Case(name, args, suites)
 
 
-# Channels, size, filters, kernel, stride of channels_last images, 32 in a batch: a large layer, and
-# those of ResNet-50.
+# Channels, size, filters, kernel, stride of images, 32 in a batch: a large layer, and those of
+# ResNet-50.
 LAYERS = (
     (256, 56, 256, 3, 1), (3, 224, 64, 7, 2), (64, 56, 64, 1, 1), (64, 56, 64, 3, 1),
     (128, 56, 128, 3, 2), (256, 14, 256, 3, 1), (1024, 14, 256, 1, 1), (512, 7, 512, 3, 1),
@@ -79,7 +79,8 @@ LAYERS = (
 def large(bias: bool = True) -> tuple[Case, ...]:
     """Return the suites conv and quick."""
     layers = tuple(
-        case((32, c, n, n), k, (r, r), "conv", stride=s, padding=r // 2, bias=bias)
+        case((32, c, n, n), k, (r, r), "conv", stride=s, padding=r // 2, last=last, bias=bias)
+        for last in (True, False)
         for c, n, k, r, s in LAYERS
     )
     return (*layers, case((4, 64, 28, 28), 64, (3, 3), "quick", padding=1, bias=bias))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from fuseline.primitives import philox
+
+# Of a matrix of scores that is kept whole, which several others of its size accompany.
+_WHOLE = 1 << 27
 
 
 def attention(
@@ -20,7 +24,32 @@ def attention(
     seed: int | None = None,
     deterministic: bool = False,
 ) -> Tensor:
-    """Return softmax(scale * q k^T + mask) v, for fp64 inputs."""
+    """Return softmax(scale * q k^T + mask) v, for fp64 inputs.
+
+    Many scores, without mask and dropout, are computed by the heads of k, forward and once more
+    backward, so that there is no matrix of all.
+    """
+    how = (mask, causal, scale, window, dropout, seed)
+    if q.numel() // q.shape[3] * k.shape[2] <= _WHOLE or mask is not None or dropout > 0:
+        return _of_all(q, k, v, *how)
+    heads = [t.reshape(-1, 1, *t.shape[2:]) for t in (k, v)]
+    queries = q.reshape(heads[0].shape[0], -1, *q.shape[2:])
+    parts = zip(*(t.split(1) for t in (queries, *heads)), strict=True)
+    found = [checkpoint(_of_all, *part, *how, use_reentrant=False) for part in parts]
+    return torch.cat(found).view(q.shape)
+
+
+def _of_all(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+    window: tuple[int, int] | None,
+    dropout: float,
+    seed: int | None,
+) -> Tensor:
     (batch, heads, queries, d), keys = q.shape, k.shape[2]
     k, v = (t.repeat_interleave(heads // t.shape[1], 1) for t in (k, v))
     z = q @ k.mT * (d**-0.5 if scale is None else scale)

@@ -22,12 +22,17 @@ from fuseline.core.spec import (
     provided,
 )
 from fuseline.ops.attention import impl_eager, reference
+from fuseline.ops.attention.impl_args import HALVES
 from fuseline.ops.attention.op import SELECTOR, attention
 
 # The study's: heads by head dimension.
 _HEADS = {64: 32, 128: 16}
 _BATCHES = tuple(1 << k for k in range(6))
 _LENGTHS = tuple(1 << k for k in range(7, 14))
+# Its first version, of torch's MultiheadAttention: batch and heads, embedding, lengths.
+_FIRST = 8
+_EMBEDDINGS = tuple(1 << k for k in range(7, 17))
+_ALL_LENGTHS = tuple(1 << k for k in range(4, 14))
 _SEED = 20261126
 _CAUSAL: tuple[dict[str, Any], ...] = ({}, {"causal": True})
 
@@ -144,6 +149,11 @@ _GRID = [
     for batch in _BATCHES
     for how in _CAUSAL
 ]
+_FIRST_GRID = [
+    _case(_FIRST, _FIRST, n, embedding // _FIRST, "mha")
+    for embedding in _EMBEDDINGS
+    for n in _ALL_LENGTHS
+]
 _ODD = (
     _case(1, 1, 1, 1, "check", keys=2),
     _case(1, 2, 1, 8, "check", keys=19),
@@ -174,12 +184,14 @@ SPEC = OpSpec(
     relayout=("q", "v", "mask"),  # k is read as v is
     cases=(
         *_GRID,
+        *_FIRST_GRID,
         *(_case(2, 4, 256, d, "quick", **how) for d in (64, 128) for how in _CAUSAL),
         *_ODD,
     ),
     dtypes=DTYPES,
     suite_dtypes={
-        "attention": (torch.bfloat16, torch.float16),
+        "attention": HALVES,
+        "mha": HALVES,
         "quick": (torch.bfloat16, torch.float32),
     },
     cost=_cost,
