@@ -9,11 +9,15 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
+from fuselab.explain.examples.attention import attention_pytorch
 from fuselab.fusion.assertion import measure
 from fuselab.fusion.record import Fusion
 
 ROWS, COLUMNS = 512, 1024
+# Torch's attention has a buffer a thread.
+THREADS = 2
 PAGE = Path(__file__).parents[2] / "docs" / "fusion.md"
 HEAD = "| pattern | kernels | traffic | peak | kept apart |\n|---|---:|---:|---:|---|"
 VERSION = re.compile(r"torch\s+(\S+),\s+CPU")
@@ -80,8 +84,64 @@ def bias_dropout_add_transposed(x: Tensor, bias: Tensor, residual: Tensor) -> Te
     return bias_dropout_add(x, bias.t(), residual.t())
 
 
+def matmul_add(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    return a @ b + bias
+
+
+def matmul_relu(a: Tensor, b: Tensor) -> Tensor:
+    return torch.relu(a @ b)
+
+
+def matmul_add_relu(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    return torch.relu(a @ b + bias)
+
+
+def matmul_add_gelu(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
+    return functional.gelu(a @ b + bias, approximate="tanh")
+
+
+def matmul_matmul(x: Tensor, w1: Tensor, w2: Tensor) -> Tensor:
+    return (x @ w1) @ w2
+
+
+def mlp(x: Tensor, w1: Tensor, b1: Tensor, w2: Tensor, b2: Tensor) -> Tensor:
+    return functional.gelu(x @ w1 + b1) @ w2 + b2
+
+
+def conv_add(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return functional.conv2d(x, weight) + bias[:, None, None]
+
+
+def conv_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.relu(functional.conv2d(x, weight, bias))
+
+
+def conv_add_relu(x: Tensor, weight: Tensor, bias: Tensor, z: Tensor) -> Tensor:
+    return torch.relu(functional.conv2d(x, weight, bias) + z)
+
+
+def conv_bn(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    bn_weight: Tensor,
+    bn_bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+) -> Tensor:
+    h = functional.conv2d(x, weight, bias)
+    return functional.batch_norm(h, mean, var, bn_weight, bn_bias)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
+
+
 _ROW, _FLIPPED = (COLUMNS,), (COLUMNS, ROWS)
-_X = (ROWS, COLUMNS)
+_X, _SHORT = (ROWS, COLUMNS), (ROWS,)
+_IMAGES, _FILTERS, _CHANNELS = (4, 16, 28, 28), (32, 16, 3, 3), (32,)
+_FILTERED = (4, 32, 26, 26)
+_HEADS, _HEADS_LAST = (2, 4, 256, 64), (2, 256, 4, 64)
 PATTERNS = {"softmax, 2 rows": Pattern(softmax, ((2, COLUMNS),))} | {
     fn.__name__: Pattern(fn, shapes)
     for fn, shapes in (
@@ -96,6 +156,18 @@ PATTERNS = {"softmax, 2 rows": Pattern(softmax, ((2, COLUMNS),))} | {
         (bias_gelu, (_X, _ROW)),
         (bias_dropout_add, (_X, _ROW, _X)),
         (bias_dropout_add_transposed, (_X, _FLIPPED, _FLIPPED)),
+        (matmul_add, (_X, _FLIPPED, _SHORT)),
+        (matmul_relu, (_X, _FLIPPED)),
+        (matmul_add_relu, (_X, _FLIPPED, _SHORT)),
+        (matmul_add_gelu, (_X, _FLIPPED, _SHORT)),
+        (matmul_matmul, (_X, _FLIPPED, _X)),
+        (mlp, (_X, _FLIPPED, _SHORT, _X, _ROW)),
+        (conv_add, (_IMAGES, _FILTERS, _CHANNELS)),
+        (conv_relu, (_IMAGES, _FILTERS, _CHANNELS)),
+        (conv_add_relu, (_IMAGES, _FILTERS, _CHANNELS, _FILTERED)),
+        (conv_bn, (_IMAGES, _FILTERS, *(_CHANNELS for _ in range(5)))),
+        (attention, (_HEADS,) * 3),
+        (attention_pytorch, (_HEADS_LAST,) * 3),
     )
 }
 
@@ -103,7 +175,12 @@ PATTERNS = {"softmax, 2 rows": Pattern(softmax, ((2, COLUMNS),))} | {
 def row(name: str) -> str:
     """Return a pattern's row of the table, as torch.compile makes it here."""
     pattern = PATTERNS[name]
-    found = measure(torch.compile(pattern.fn), *pattern.inputs(), peak=True)
+    before = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        found = measure(torch.compile(pattern.fn), *pattern.inputs(), peak=True)
+    finally:
+        torch.set_num_threads(before)
     figures = f"{found.traffic:.3f} | {found.peak_ratio:.3f}"
     return f"| `{name}` | {len(found.kernels)} | {figures} | {_apart(found)} |"
 
