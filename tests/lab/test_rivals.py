@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fake_rivals import fake, installed
 from torch import Tensor
 
 from fuselab import environment, rivals
@@ -40,18 +41,6 @@ def spec() -> OpSpec:
 def _nothing_installed(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if "gpu" not in request.keywords:
         installed(monkeypatch)
-
-
-def installed(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    """Pretend that of all distributions these are installed."""
-    monkeypatch.setattr(environment, "version", lambda name: "9.1" if name in packages else None)
-
-
-def fake(monkeypatch: pytest.MonkeyPatch, module: str, **contents: Any) -> None:
-    """Put a module of these contents in the place of a rival's."""
-    parent, _, _ = module.partition(".")
-    monkeypatch.setitem(sys.modules, parent, ModuleType(parent))
-    monkeypatch.setitem(sys.modules, module, SimpleNamespace(**contents))  # type: ignore[arg-type]
 
 
 def fake_liger(monkeypatch: pytest.MonkeyPatch, apply: Any) -> None:
@@ -296,7 +285,8 @@ def test_list_names_them_with_their_versions(
 def test_importing_the_lab_imports_no_rival() -> None:
     code = (
         "import sys, fuselab.worker.process, fuselab.commands.run; "
-        "sys.exit(any(name in sys.modules for name in ('liger_kernel', 'quack')))"
+        "names = 'liger_kernel', 'quack', 'flash_attn', 'xformers'; "
+        "sys.exit(any(name in sys.modules for name in names))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

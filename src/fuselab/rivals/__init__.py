@@ -5,11 +5,15 @@ A file a project, none of which is imported before a worker measures it.
 
 from __future__ import annotations
 
-from fuselab.rivals import liger, quack, xla
+from fuselab.rivals import flash_attn, liger, quack, xformers, xla
 from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
-ALL = (liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *xla.ALL)
+ALL = (
+    *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *quack.PRODUCTS),
+    *(flash_attn.ATTENTION_2, flash_attn.ATTENTION_4, xformers.ATTENTION),
+    *xla.ALL,
+)
 
 
 def of(op: str) -> dict[str, Rival]:

@@ -13,7 +13,8 @@ from torch import Tensor
 from fuselab import environment
 from fuseline.core.spec import Inputs
 
-HALF_AND_SINGLE = (torch.float16, torch.bfloat16, torch.float32)
+HALF = (torch.float16, torch.bfloat16)
+HALF_AND_SINGLE = (*HALF, torch.float32)
 
 
 def _takes_all(**inputs: Any) -> str | None:
