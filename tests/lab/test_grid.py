@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ def cell(impl: str, us: float, case: str, device: str = "cpu", noisy: bool = Fal
         host_us=us,
         ideal_bytes=1000,
     )
+
+
+def failed(impl: str, case: str) -> Measurement:
+    return Measurement(cell(impl, 1.0, case).cell, Status.OUT_OF_MEMORY, "no memory")
 
 
 RUN = [
@@ -101,3 +106,71 @@ def test_the_folder_of_the_grids_is_no_file(
     (tmp_path / "file").write_text("x")
     assert command(["report", str(tmp_path), "--grid", str(tmp_path / "file")]) == 2
     assert "--grid: got" in capfd.readouterr().err
+
+
+STUDY = [
+    *(cell("eager", 100.0, "1x32x128x64-causal"), cell("compile", 60.0, "1x32x128x64-causal")),
+    *(cell("flash", 20.0, "1x32x128x64-causal"), cell("triton", 10.0, "1x32x128x64-causal")),
+    *(cell("triton", 11.0, "2x32x128x64-causal"), cell("flash", 22.0, "2x32x128x64-causal")),
+    failed("eager", "2x32x128x64-causal"),
+    *(failed("compile", "32x32x8192x64-causal"), failed("flash", "32x32x8192x64-causal")),
+    *(cell("eager", 8.0, "2x16x256x128"), cell("triton", 4.0, "2x16x256x128")),
+    *(cell("eager", 6.0, "8x8x16x8192"), cell("triton", 3.0, "8x8x16x8192")),
+]
+
+
+def test_attention_is_in_the_studys_layout(tmp_path: Path) -> None:
+    of_attention = [replace(m, cell=replace(m.cell, op="attention")) for m in STUDY]
+    written = {path.name: path for path in grid.write(of_attention, tmp_path)}
+    page = written["attention-fwd-float32-cpu-32-heads-of-64-causal.md"].read_text()
+    assert page.startswith("# attention fwd float32 cpu 32 heads of 64, causal: wall time")
+    speeds = page.split("the first is faster.\n\n")[1]
+    assert speeds.split("\n\n") == [
+        "compile / eager",
+        "| batch \\ sequence | 128 | 8192 |\n|---|---|---|\n| 1 | 166.67% |  |\n"
+        "| 2 | eager out_of_memory |  |\n| 32 |  | compile out_of_memory |",
+        "flash / compile",
+        "| batch \\ sequence | 128 | 8192 |\n|---|---|---|\n| 1 | 300.00% |  |\n"
+        "| 2 |  |  |\n| 32 |  | compile out_of_memory, flash out_of_memory |",
+        "flash / eager",
+        "| batch \\ sequence | 128 | 8192 |\n|---|---|---|\n| 1 | 500.00% |  |\n"
+        "| 2 | eager out_of_memory |  |\n| 32 |  | flash out_of_memory |",
+        "triton / eager",
+        "| batch \\ sequence | 128 | 8192 |\n|---|---|---|\n| 1 | 1000.00% |  |\n"
+        "| 2 | eager out_of_memory |  |\n| 32 |  |  |",
+        "flash / triton",
+        "| batch \\ sequence | 128 | 8192 |\n|---|---|---|\n| 1 | 50.00% |  |\n"
+        "| 2 | 50.00% |  |\n| 32 |  | flash out_of_memory |\n",
+    ]
+    first = written["attention-fwd-float32-cpu-batch-8-8-heads.md"].read_text()
+    assert "| embedding \\ sequence | 16 |\n|---|---|\n| 65536 | 2.00 |" in first
+    assert "attention-fwd-float32-cpu-16-heads-of-128.md" in written
+
+
+def test_modules_of_attention_are_in_that_of_its_first_version(tmp_path: Path) -> None:
+    cases = [("8x16x128-8heads", 2.0), ("8x32x65536-8heads", 4.0)]
+    found = [
+        replace(m, cell=replace(m.cell, op="multihead_attention"))
+        for case, us in cases
+        for m in (cell("eager", 8.0, case), cell("triton", us, case))
+    ]
+    written = {path.name: path for path in grid.write(found, tmp_path)}
+    page = written["multihead_attention-fwd-float32-cpu-batch-8-8-heads.md"].read_text()
+    assert "| embedding \\ sequence | 16 | 32 |\n" in page
+    assert "| 128 | 400.00% |  |\n| 65536 |  | 200.00% |" in page
+
+
+def test_products_have_a_grid_for_each_k(tmp_path: Path) -> None:
+    cases = ("128x256x1024", "64x256x1024", "128x256x1024-t", "128x256x512")
+    found = [
+        replace(m, cell=replace(m.cell, op="matmul_relu"))
+        for case in cases
+        for m in (cell("eager", 9.0, case), cell("auto", 6.0, case))
+    ]
+    written = {path.name: path for path in grid.write(found, tmp_path)}
+    stem = "matmul_relu-fwd-float32-cpu-K-"
+    assert {f"{stem}{of}.md" for of in ("1024", "1024-b-transposed", "512")} <= set(written)
+    page = written[f"{stem}1024.md"].read_text()
+    assert "| M \\ N | 256 |\n|---|---|\n| 64 | 1.50 |\n| 128 | 1.50 |\n" in page
+    assert "Speed" not in page
+    assert " K 1024, b transposed |" in written["summary.md"].read_text()

@@ -1,11 +1,11 @@
-"""Ratios over a grid of sizes: rows by the leading dimensions of a case, columns by the last."""
+"""Ratios over a grid of sizes, one for each operator, direction, dtype, device and third size."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +20,25 @@ from fuselab.model import Measurement
 from fuselab.plain import plain
 from fuselab.plan import CEILING
 from fuselab.report import plots, tables
+from fuselab.report.axes import Axes, place
 from fuselab.report.files import replace
 from fuselab.report.standing import Standings
 from fuselab.report.text import escape
 
 OURS = "ours"
 RATIOS = (("eager", OURS), ("compile", OURS), ("eager", "compile"))
-SIZE = re.compile(r"(\d+(?:x\d+)*)x(\d+)")
+_OF_SPEEDS = (
+    "Speed, as the study has it, whose triton is compile here: above 100 % the first is faster."
+)
 _TIMES = {"cupti": "kernel time with a cold cache", "wall": "wall time with a cold cache"}
 _SUMMARY = (
-    *("operator", "direction", "dtype", "device", "cells"),
+    *("operator", "direction", "dtype", "device", "of", "cells"),
     *("eager / ours", "compile / ours", "compile / ours, from 4 MB"),
     *("share of the ceiling, from 256 MB", "compile / ours on the host, below 1 MB"),
     "slower than a rival",
 )
 
+Key = tuple[str, str, str, str, str]
 Size = tuple[str, int]
 Times = Mapping[str, Record]
 
@@ -45,22 +49,25 @@ class NoGrid(ValueError):
 
 @dataclass(frozen=True)
 class Grid:
-    """One operator, direction, dtype and device: the good records of each size by implementation.
+    """One operator, direction, dtype, device and `axes.Place.alike`: the good records of each size
+    by implementation.
 
     The fastest own implementation is there as `ours` too. slower: sizes at which it is slower than
-    another, by compare's verdict.
+    another, by compare's verdict. failed: the status of what has no good time.
     """
 
-    key: tuple[str, str, str, str]
+    key: Key
+    axes: Axes
     cells: Mapping[Size, Times]
     slower: tuple[Size, ...]
+    failed: Mapping[Size, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The name of its files."""
-        op, direction, dtype, device = self.key
-        parts = (op, direction, dtype, *((device,) if device != "cuda:0" else ()))
-        return re.sub(r"[^\w.-]", "-", "-".join(parts))
+        op, direction, dtype, device, alike = self.key
+        parts = (op, direction, dtype, *((device,) if device != "cuda:0" else ()), alike)
+        return re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))
 
 
 def write(measured: Sequence[Measurement], folder: Path) -> list[Path]:
@@ -78,7 +85,7 @@ def write(measured: Sequence[Measurement], folder: Path) -> list[Path]:
 
 def build(measured: Sequence[Measurement]) -> list[Grid]:
     """Return the grids of a run, of cases that are named by their sizes (128x1024, 4x128x1024)."""
-    rows = [row for row in metrics.records(measured) if SIZE.fullmatch(row["case"])]
+    rows = [row for row in metrics.records(measured) if place(row["op"], row["case"])]
     if not rows:
         raise NoGrid("no case is named by its sizes, like those of the suite fusion (128x1024)")
     good = [row for row in rows if row["status"] == "ok"]
@@ -87,26 +94,39 @@ def build(measured: Sequence[Measurement]) -> list[Grid]:
         noisy = sum(row["status"] == "noisy" for row in rows)
         raise NoGrid(f"no own implementation has a good time: {noisy} of {len(rows)} are noisy")
     standings = Standings(measured, tables.implementations(rows))
-    parts: dict[tuple[str, str, str, str], dict[Size, dict[str, Record]]] = {}
-    for row in good:
-        parts.setdefault(_key(row), {}).setdefault(_size(row), {})[row["impl"]] = row
+    parts: dict[Key, dict[Size, dict[str, Record]]] = {}
+    failed: dict[Key, dict[Size, dict[str, str]]] = {}
+    for row in rows:
+        key, size = _place(row)
+        if row["status"] == "ok":
+            parts.setdefault(key, {}).setdefault(size, {})[row["impl"]] = row
+        else:
+            failed.setdefault(key, {}).setdefault(size, {})[row["impl"]] = row["status"]
     for row in own:
-        parts[_key(row)][_size(row)][OURS] = row
+        key, size = _place(row)
+        parts[key][size][OURS] = row
     return [
-        Grid(key, cells, tuple(size for size, times in cells.items() if _slower(times, standings)))
+        Grid(
+            *(key, _axes_of(next(iter(next(iter(cells.values())).values()))), cells),
+            tuple(size for size, times in cells.items() if _slower(times, standings)),
+            failed.get(key, {}),
+        )
         for key, cells in sorted(parts.items())
         if any(OURS in times for times in cells.values())
     ]
 
 
-def _key(row: Record) -> tuple[str, str, str, str]:
-    return row["op"], row["direction"], row["dtype"], row["device"]
-
-
-def _size(row: Record) -> Size:
-    found = SIZE.fullmatch(row["case"])
+def _place(row: Record) -> tuple[Key, Size]:
+    found = place(row["op"], row["case"])
     assert found
-    return found[1], int(found[2])
+    key = (row["op"], row["direction"], row["dtype"], row["device"], found.alike)
+    return key, (found.row, found.column)
+
+
+def _axes_of(row: Record) -> Axes:
+    found = place(row["op"], row["case"])
+    assert found
+    return found.axes
 
 
 def _slower(times: Times, standings: Standings) -> bool:
@@ -130,26 +150,54 @@ def _known(grid: Grid, above: str, below: str) -> bool:
     return any(not math.isnan(_ratio(times, above, below)) for times in grid.cells.values())
 
 
-def _axes(grid: Grid) -> tuple[list[str], list[int]]:
-    rows = sorted({m for m, _ in grid.cells}, key=lambda m: (math.prod(map(int, m.split("x"))), m))
-    return rows, sorted({n for _, n in grid.cells})
+def _sizes(grid: Grid) -> tuple[list[str], list[int]]:
+    sizes = {*grid.cells, *grid.failed}
+    rows = sorted({m for m, _ in sizes}, key=lambda m: (math.prod(map(int, m.split("x"))), m))
+    return rows, sorted({n for _, n in sizes})
 
 
 def _page(grid: Grid) -> str:
     timer = next(row["timer"] for times in grid.cells.values() for row in times.values())
-    head = f"# {escape(' '.join(grid.key))}: {_TIMES.get(timer, 'times')}"
+    head = f"# {escape(_title(grid))}: {_TIMES.get(timer, 'times')}"
     found = [_table(grid, *pair) for pair in RATIOS if _known(grid, *pair)]
-    return "\n\n".join([head, *(found or ["No other implementation has a good time."])]) + "\n"
+    found = found or ["No other implementation has a good time."]
+    speeds = [_speeds(grid, *pair) for pair in grid.axes.speeds if _known(grid, *pair)]
+    return "\n\n".join([head, *found, *([_OF_SPEEDS] if speeds else []), *speeds]) + "\n"
+
+
+def _title(grid: Grid) -> str:
+    return " ".join(filter(None, grid.key))
 
 
 def _table(grid: Grid, above: str, below: str) -> str:
     """Return ratios as a Markdown table, empty where one of the two has no good time."""
-    rows, columns = _axes(grid)
-    lines = [_line(["M \\ N", *map(str, columns)]), "|---" * (len(columns) + 1) + "|"]
-    for m in rows:
-        values = [_ratio(grid.cells.get((m, n), {}), above, below) for n in columns]
-        lines.append(_line([m, *("" if math.isnan(v) else f"{v:.2f}" for v in values)]))
-    return "\n".join([f"{above} / {below}", "", *lines])
+
+    def value(size: Size) -> str:
+        ratio = _ratio(grid.cells.get(size, {}), above, below)
+        return "" if math.isnan(ratio) else f"{ratio:.2f}"
+
+    return _lines(grid, f"{above} / {below}", value)
+
+
+def _speeds(grid: Grid, fast: str, slow: str) -> str:
+    """Return how fast one is over another, as the study has it; else the status of what failed."""
+
+    def value(size: Size) -> str:
+        ratio = _ratio(grid.cells.get(size, {}), slow, fast)
+        if not math.isnan(ratio):
+            return f"{ratio:.2%}"
+        failed = grid.failed.get(size, {})
+        return ", ".join(f"{impl} {failed[impl]}" for impl in (slow, fast) if impl in failed)
+
+    return _lines(grid, f"{fast} / {slow}", value)
+
+
+def _lines(grid: Grid, title: str, value: Callable[[Size], str]) -> str:
+    rows, columns = _sizes(grid)
+    head = [f"{grid.axes.row} \\ {grid.axes.column}", *map(str, columns)]
+    lines = [_line(head), "|---" * len(head) + "|"]
+    lines += [_line([m, *(value((m, n)) for n in columns)]) for m in rows]
+    return "\n".join([title, "", *lines])
 
 
 def _summary(grid: Grid) -> str:
@@ -184,7 +232,7 @@ def _mean(values: Iterable[float]) -> str:
 
 def _heat_map(grid: Grid, above: str) -> str:
     """Return above / ours over both axes; white where both are equal."""
-    rows, columns = _axes(grid)
+    rows, columns = _sizes(grid)
     values = [[_ratio(grid.cells.get((m, n), {}), above, OURS) for n in columns] for m in rows]
     with rc_context(plots.STYLE):
         size = (2 + 0.45 * len(columns), 1.6 + 0.36 * len(rows))
@@ -200,6 +248,6 @@ def _heat_map(grid: Grid, above: str) -> str:
                     axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color=ink)
         axes.set_xticks(range(len(columns)), map(str, columns), rotation=45, fontsize=7)
         axes.set_yticks(range(len(rows)), rows, fontsize=7)
-        axes.set(xlabel="N", ylabel="M", title=plain(" ".join(grid.key)))
+        axes.set(xlabel=grid.axes.column, ylabel=grid.axes.row, title=plain(_title(grid)))
         figure.colorbar(image, label=f"{above} / ours")
         return plots.to_svg(figure, transparent=False)
