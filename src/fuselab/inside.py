@@ -132,7 +132,8 @@ def internals(**options: Any) -> int:
 def compile_bench(**options: Any) -> int:
     """Compile every operator's formula and common blocks: seconds cold and warm, kernels, times.
 
-    SUBJECT is an operator, mlp, attention_block, norm_residual or attention_pytorch; default: all.
+    SUBJECT is an operator, mlp_block, attention_block, norm_residual or attention_pytorch;
+    default: all.
     """
     from fuselab.commands import compile_bench as verb
 

@@ -156,7 +156,7 @@ def test_list_fits_a_terminal_and_shows_the_suites_of_cases(
         (["train-bench", "--variant", "eagr"], ["--variant: got 'eagr'", "did you mean "]),
         (["explain", "nofile.py:block"], ["there is no file 'nofile.py'"]),
         (["explain", "TOY"], ["a file alone", ":FUNCTION"]),
-        (["explain", "mlpp"], ["did you mean mlp?"]),
+        (["explain", "mlp_blok"], ["did you mean mlp_block?"]),
         (["tune", "softmax"], ["nothing in softmax can be tuned", "of ours rms_norm"]),
         (["new", "softmax"], ["'softmax'", "an operator of fuseline's"]),
         (["run"], ["OP_OR_FILE: got none", f"{len(table.load())} operators", "--suite quick"]),

@@ -8,9 +8,24 @@ from dataclasses import asdict, replace
 import pytest
 
 from fuselab.cli import command
+from fuselab.compiling import subjects
 from fuselab.compiling.bench import bench
 from fuselab.compiling.record import Row, row, to_markdown
 from fuselab.explain.record import AS_IS, STATIC, Break, Mode, Size
+from fuselab.worker.inputs import nbytes
+from fuseline import table
+
+MOST_BYTES = 64 << 20
+
+
+def test_subjects_are_all_operators_and_the_blocks():
+    assert sorted(subjects.names()) == sorted({*table.load(), *subjects.BLOCKS})
+
+
+@pytest.mark.parametrize("name", subjects.names())
+def test_no_subject_is_larger_than_a_cpu_compiles_in_seconds(name: str):
+    target = subjects.subject(name, "cpu")
+    assert nbytes(target.inputs(target.sizes[-1])) <= MOST_BYTES
 
 
 def test_a_row_has_what_the_modes_saw():

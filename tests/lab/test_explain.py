@@ -286,11 +286,11 @@ def test_the_shipped_examples_are_those_of_the_seed_and_the_blocks() -> None:
         "attention_pytorch",
         *("naive_softmax", "compiled_naive_softmax", "nn_softmax", "compiled_nn_softmax"),
         "torch_softmax",
-        *("mlp", "attention_block", "norm_residual"),
+        *("mlp_block", "attention_block", "norm_residual"),
     }
 
 
-@pytest.mark.parametrize("name", ["mlp", "attention_block", "norm_residual"])
+@pytest.mark.parametrize("name", ["mlp_block", "attention_block", "norm_residual"])
 def test_a_shipped_block_has_one_graph(name: str) -> None:
     found = of(examples()[name], name)
     assert all(size.difference == 0 for size in modes(found)[STATIC].sizes)

@@ -37,7 +37,7 @@ def test_an_implementation_that_the_device_cannot_run(
 @pytest.mark.parametrize(
     "verb",
     [
-        ["explain", "mlp"],
+        ["explain", "mlp_block"],
         ["trace", "x + 1"],
         ["hlo", "softmax"],
         ["compile-bench", "softmax"],

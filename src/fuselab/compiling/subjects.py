@@ -13,9 +13,13 @@ from fuselab.plan import unknown
 from fuseline import table
 from fuseline.core.spec import OpSpec
 
-BLOCKS = ("mlp", "attention_block", "norm_residual", "attention_pytorch")
-# About 16 MB; the norms of rows have no case of the first name.
-CASES = ("1024x4096", "4x512x1024")
+BLOCKS = ("mlp_block", "attention_block", "norm_residual", "attention_pytorch")
+# About 16 MB; operators without any of these are compiled in a case of the suite quick.
+CASES = (
+    *("1024x4096", "4x512x1024", "1024x128x128-causal", "1x32x512x64", "1024x1024x1024"),
+    *("8192x1024x1024x1024", "8192x1024x1024x1024-gelu"),
+    *("32x64x56x56-64-3x3-p1", "32x64x56x56-64-3x3-p1-training"),
+)
 SIZES = {"attention_pytorch": 1024}
 
 
@@ -42,7 +46,8 @@ def _operator(spec: OpSpec, device: str) -> Target:
     if spec.eager is None:
         raise ValueError(f"{spec.name} has no formula in torch")
     function = spec.eager.fn
-    case = next((c for c in spec.cases if c.name in CASES), spec.cases[0])
+    quick = next((c for c in spec.cases if "quick" in c.suites), spec.cases[0])
+    case = next((c for c in spec.cases if c.name in CASES), quick)
     parameters = inspect.signature(function).parameters
 
     def inputs(_: object) -> tuple[object, ...]:

@@ -7,12 +7,12 @@ SIZES = (128,)
 WIDTH, HEADS = 256, 4
 
 
-def mlp_inputs(size, device):
+def mlp_block_inputs(size, device):
     shapes = ((size, WIDTH), (4 * WIDTH, WIDTH), (4 * WIDTH,), (WIDTH, 4 * WIDTH), (WIDTH,))
     return tuple(torch.randn(shape, device=device) * 0.05 for shape in shapes)
 
 
-def mlp(x, up, up_bias, down, down_bias):
+def mlp_block(x, up, up_bias, down, down_bias):
     return F.linear(F.gelu(F.linear(x, up, up_bias), approximate="tanh"), down, down_bias)
 
 
