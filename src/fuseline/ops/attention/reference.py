@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -35,7 +37,8 @@ def attention(
     heads = [t.reshape(-1, 1, *t.shape[2:]) for t in (k, v)]
     queries = q.reshape(heads[0].shape[0], -1, *q.shape[2:])
     parts = zip(*(t.split(1) for t in (queries, *heads)), strict=True)
-    found = [checkpoint(_of_all, *part, *how, use_reentrant=False) for part in parts]
+    as_one = partial(checkpoint, _of_all, use_reentrant=False, preserve_rng_state=False)
+    found = [as_one(*part, *how) for part in parts]
     return torch.cat(found).view(q.shape)
 
 
