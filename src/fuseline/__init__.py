@@ -1,6 +1,6 @@
 """Fused PyTorch operators that run at memory bandwidth."""
 
-from fuseline import nn
+from fuseline import nn, sdpa
 from fuseline.core.explain import explain_choice
 from fuseline.ops import (
     add_rms_norm,
@@ -35,6 +35,7 @@ from fuseline.ops import (
 from fuseline.patching import patch, patch_status, unpatch
 from fuseline.takeover import disable, enable, enabled, status
 
+sdpa.register()
 __version__ = "0.1.0"
 __all__ = [
     "add_rms_norm",

@@ -13,7 +13,7 @@ from ops.budgets import keeps_the_budget
 from ops.varlen_calls import packed
 
 import fuseline
-from fuseline import table
+from fuseline import sdpa, table
 from fuseline.ops.attention import impl_triton
 from fuseline.ops.attention.impl_triton_plan import Options, Tile, Tiles
 
@@ -151,3 +151,44 @@ def test_a_layer_of_self_attention():
     for case in (c for c in spec.cases if "check" in c.suites):
         cpu = torch.device("cpu")
         keeps_the_budget(spec, "triton", spec.make_inputs(case, torch.float32, cpu, GENERATOR))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_what_torch_calls_for_dense_tensors(dropout):
+    q, k, v, dout = problem(9, 20, 8, heads=(4, 2))
+    out, lse, _, _, _, _, state, unused, _ = sdpa._sdpa_forward(q, k, v, dropout, scale=0.3)
+    saved = (out, lse, None, None, 9, 20, dropout, False, state, unused)
+    grads = sdpa._sdpa_backward(dout, q, k, v, *saved, scale=0.3)
+    seed = int(state.view(torch.int64)[0]) if dropout else None
+    wanted = oracle(dout, q, k, v, scale=0.3, dropout=dropout, seed=seed)
+    for found, exact in zip((out, *grads), wanted, strict=True):
+        assert error(found, exact) < 1e-5
+
+
+@pytest.mark.parametrize(("queries", "keys"), [(13, 13), (9, 20)])
+@pytest.mark.parametrize("how", [{"is_causal": True}, {"window_size_left": 15,
+                                                       "window_size_right": 2}])  # fmt: skip
+def test_what_torch_calls_aligns_the_last_query_with_the_last_key(how, queries, keys):
+    q, k, v, dout = (t.transpose(1, 2) for t in problem(queries, keys, 8))
+    how = {"is_causal": False, **how}
+    given = (None, None, queries, keys, 0.0, how.pop("is_causal"))
+    out, lse, state, unused, _ = sdpa._forward(q, k, v, *given, False, **how)
+    grads = sdpa._backward(dout, q, k, v, out, lse, *given, state, unused, **how)
+    i, j = torch.arange(queries)[:, None] + keys - queries, torch.arange(keys)
+    seen = j <= i if given[-1] else (j >= i - 15) & (j <= i + 2)
+    wanted = oracle(*(t.transpose(1, 2) for t in (dout, q, k, v)), seen)
+    for found, exact in zip((out, *grads), wanted, strict=True):
+        assert error(found, exact.transpose(1, 2)) < 1e-5
+
+
+def test_what_torch_calls_for_packed_sequences():
+    call = packed((10, 1, 40), (10, 1, 40), 8)
+    given = (call.cu_q, call.cu_k, 40, 40, 0.0, True)
+    out, lse, state, unused, _ = sdpa._forward(*call[:3], *given, False)
+    grads = sdpa._backward(call.dout, *call[:3], out, lse, *given, state, unused)
+    for found, exact in zip((out, *grads), varlen_calls.oracle(call, causal=True), strict=True):
+        assert error(found, exact) < 1e-5
+    other = packed((10, 40), (12, 50), 8)
+    given = (other.cu_q, other.cu_k, 40, 50, 0.0, True)
+    with pytest.raises(RuntimeError, match="cum_seq_k is another tensor than cum_seq_q"):
+        sdpa._forward(*other[:3], *given, False)

@@ -6,6 +6,7 @@ The only module that uses torch.library.
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -328,6 +329,19 @@ def kernel_below(schema: str, device_type: str) -> Function | str:
         return f"torch {torch.__version__} has no {device_type} kernel of {name}"
     call = torch.library.get_kernel(packet.default, key).call_boxed
     return partial(call, torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)))
+
+
+def stand_in(kernels: Mapping[str, Function], key: str) -> torch.library.Library:
+    """Put Python kernels in the place of ATen operators', until the library that is returned goes.
+
+    key  for a kind of device: "CUDA"
+    """
+    library = torch.library.Library("aten", "IMPL", key)
+    with warnings.catch_warnings():  # of each that it had
+        warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
+        for name, kernel in kernels.items():
+            library.impl(name, kernel, key)
+    return library
 
 
 def _trace_through(function: Function) -> Function:

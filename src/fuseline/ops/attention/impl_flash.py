@@ -92,6 +92,10 @@ def _backward_on_cpu(c: Call, dout: Tensor, out: Tensor, lse: Tensor) -> Any:
     return dq if c.mask is None else without_gradient(dq, lse), dk, dv
 
 
+# What is active in the registry of torch.nn.attention, in versions that have one.
+_in_its_place = getattr(torch.nn.attention, "current_flash_attention_impl", lambda: None)
+
+
 def _unsupported(direction: str, *args: Any) -> str | None:
     c = Call(*args)
     if not c.q.is_cuda:
@@ -101,6 +105,8 @@ def _unsupported(direction: str, *args: Any) -> str | None:
             return f"of fewer than {_FEWEST_KEYS} keys it makes 0 of NaN"
         wanted = direction == "bwd" and c.mask is not None and c.mask.requires_grad
         return "it gives a mask no gradient" if wanted else None
+    if other := _in_its_place():
+        return f"torch.nn.attention runs {other!r} in its place"
     if reason := unserved(c, HALVES, _LONGEST):
         return reason
     if c.mask is not None:

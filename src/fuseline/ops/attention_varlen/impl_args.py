@@ -56,8 +56,9 @@ class Packed(NamedTuple):
         if a is b:
             return True
         # is_set_to() knows neither fake tensors nor vmap's.
-        same = torch._C._is_alias_of(a, b) and a.storage_offset() == b.storage_offset()
-        return same and a.shape == b.shape
+        same = torch._C._is_alias_of(a, b)  # type: ignore[attr-defined]
+        same = same and a.storage_offset() == b.storage_offset()
+        return bool(same and a.shape == b.shape)
 
 
 def batch_of(t: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def attention_varlen(
 ) -> Tensor:
     """Return the attention of packed sequences, each to itself, without padding.
 
-    out[s] = dropout(softmax(scale * q[s] k[s]^T)) v[s] for the rows s of each sequence.
+    out = dropout(softmax(scale * q k^T)) v of the rows of each sequence.
 
     q       (queries of all sequences, H, D), float64, float32, float16 or bfloat16; any layout.
     k, v    (keys of all sequences, H / n, D), of q's dtype and device: n heads of q share one.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
@@ -61,26 +63,16 @@ def multihead_attention(
     if has_torch_function((x, *weights, mask, seed)):  # torch.fx's proxies, and subclasses
         given = (x, *weights, heads, kv_heads, *how, impl)
         return handle_torch_function(multihead_attention, (x, *weights, mask, seed), *given)  # type: ignore[no-any-return]
-    kv_heads = heads if kv_heads is None else kv_heads
     x, w_qkv, b_qkv, w_out, b_out = operator.lowered(x, *weights)
-    _validate(x, w_qkv, b_qkv, w_out, b_out, heads, kv_heads)
-    causal, scale, left, right, dropout, number, tensor, deterministic = how_of(
-        _NAME, x, causal, scale, window, dropout, seed, deterministic
-    )
-    shape = (*x.shape[:2], heads, kv_heads)
+    shape = _shape(x, w_qkv, b_qkv, w_out, b_out, heads, kv_heads)
+    options = how_of(_NAME, x, *how[1:])
     # One element stands for what the first product is to write.
-    q, k, v = _heads_of(x.new_empty(()).expand(*x.shape[:2], w_qkv.shape[1]), *shape)
-    bounds = (left, right)
-    attentions.validate(
-        q, k, v, mask, causal, scale, *bounds, dropout, number, tensor, deterministic
-    )
+    three = _heads_of(x.new_empty(()).expand(*x.shape[:2], w_qkv.shape[1]), *shape)
+    attentions.validate(*three, mask, *options)
     product = "eager" if impl == "eager" else "auto"
     if impl != ASK:
-        q, k, v = _heads_of(_product(x, w_qkv, b_qkv, product), *shape)
-    seed = number if tensor is None else tensor
-    out = attentions.attention(
-        q, k, v, mask, causal, scale, bounds, dropout, seed, deterministic, impl
-    )
+        three = _heads_of(_product(x, w_qkv, b_qkv, product), *shape)
+    out = _attention(three, mask, options, impl)
     return _product(out.transpose(1, 2).flatten(2), w_out, b_out, product)
 
 
@@ -93,21 +85,35 @@ def _heads_of(
     return q, k, v
 
 
+def _attention(
+    three: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    options: tuple[Any, ...],
+    impl: str,
+) -> Tensor:
+    """Return attention's public function of q, k and v; options: of how_of()."""
+    causal, scale, left, right, dropout, number, seed, deterministic = options
+    seed = number if seed is None else seed
+    rest = (causal, scale, (left, right), dropout, seed, deterministic, impl)
+    return attentions.attention(*three, mask, *rest)
+
+
 def _product(a: Tensor, b: Tensor, bias: Tensor | None, impl: str) -> Tensor:
     """Return a @ b + bias."""
     return torch.matmul(a, b) if bias is None else matmul_add(a, b, bias, impl=impl)
 
 
-def _validate(
+def _shape(
     x: Tensor,
     w_qkv: Tensor,
     b_qkv: Tensor | None,
     w_out: Tensor,
     b_out: Tensor | None,
     heads: int,
-    kv_heads: int,
-) -> None:
-    """Refuse what no implementation takes."""
+    kv_heads: int | None,
+) -> tuple[int, int, int, int]:
+    """Return batch, rows, heads and kv_heads; refuse what no implementation takes."""
+    kv_heads = heads if kv_heads is None else kv_heads
     arguments.require_tensor(_NAME, x, "x")
     if x.dim() != 3:
         raise ValueError(f"{_NAME}: x has shape {tuple(x.shape)}, expected (batch, rows, columns)")
@@ -135,3 +141,4 @@ def _validate(
         if b is not None:
             shape = torch.Size((w.shape[1],))
             arguments.require_exactly(_NAME, name, b, shape, x.dtype, x.device)
+    return x.shape[0], x.shape[1], heads, kv_heads
