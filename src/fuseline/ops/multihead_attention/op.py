@@ -94,7 +94,7 @@ def _attention(
     """Return attention's public function of q, k and v; options: of how_of()."""
     causal, scale, left, right, dropout, number, seed, deterministic = options
     seed = number if seed is None else seed
-    rest = (causal, scale, (left, right), dropout, seed, deterministic, impl)
+    rest: tuple[Any, ...] = (causal, scale, (left, right), dropout, seed, deterministic, impl)
     return attentions.attention(*three, mask, *rest)
 
 
