@@ -82,9 +82,10 @@ def test_all_of_an_operator_without_suites_is_all_its_cases(tmp_path) -> None:
     assert [group.case for group in groups] == ["a", "b"]
 
 
+@pytest.mark.parametrize("at_once", [5, 3 * 19 * 23])
 @pytest.mark.parametrize(("shared", "window"), [(1, None), (2, (3, 1))])
 def test_the_oracle_of_many_scores_is_that_of_few(
-    shared: int, window: tuple[int, int] | None, monkeypatch: pytest.MonkeyPatch
+    shared: int, window: tuple[int, int] | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     generator = torch.Generator().manual_seed(5)
     q, dout = (torch.randn(2, 4, 19, 8, dtype=torch.float64, generator=generator) for _ in range(2))
@@ -94,8 +95,8 @@ def test_the_oracle_of_many_scores_is_that_of_few(
     )
     given = [t.requires_grad_() for t in (q, k, v)]
     found = []
-    for most in (1 << 27, 5):
-        monkeypatch.setattr(reference, "_WHOLE", most)
+    for most in (1 << 25, at_once):
+        monkeypatch.setattr(reference, "_AT_ONCE", most)
         out = reference.attention(*given, causal=True, window=window)
         found.append([out.detach(), *torch.autograd.grad(out, given, dout)])
     torch.testing.assert_close(*found, rtol=1e-13, atol=1e-13)

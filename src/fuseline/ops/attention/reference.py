@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from fuseline.primitives import philox
 
-# Of a matrix of scores that is kept whole, which several others of its size accompany.
-_WHOLE = 1 << 27
+# Scores that are kept at once, in several tensors of that size.
+_AT_ONCE = 1 << 25
 
 
 def attention(
@@ -28,15 +28,17 @@ def attention(
 ) -> Tensor:
     """Return softmax(scale * q k^T + mask) v, for fp64 inputs.
 
-    Many scores, without mask and dropout, are computed by the heads of k, forward and once more
-    backward, so that there is no matrix of all.
+    Many scores, without mask and dropout, are computed in parts of some heads, forward and once
+    more backward, so that there is no matrix of all.
     """
     how = (mask, causal, scale, window, dropout, seed)
-    if q.numel() // q.shape[3] * k.shape[2] <= _WHOLE or mask is not None or dropout > 0:
+    scores = q.numel() // q.shape[3] * k.shape[2]
+    if scores <= _AT_ONCE or mask is not None or dropout > 0:
         return _of_all(q, k, v, *how)
     heads = [t.reshape(-1, 1, *t.shape[2:]) for t in (k, v)]
     queries = q.reshape(heads[0].shape[0], -1, *q.shape[2:])
-    parts = zip(*(t.split(1) for t in (queries, *heads)), strict=True)
+    some = max(1, _AT_ONCE * len(queries) // scores)
+    parts = zip(*(t.split(some) for t in (queries, *heads)), strict=True)
     as_one = partial(checkpoint, _of_all, use_reentrant=False, preserve_rng_state=False)
     found = [as_one(*part, *how) for part in parts]
     return torch.cat(found).view(q.shape)
