@@ -16,6 +16,7 @@ from fuselab.fusion.assertion import measure
 from fuselab.fusion.record import Fusion
 
 ROWS, COLUMNS = 512, 1024
+HEADS = 8  # of multihead_attention
 # Torch's attention has a buffer a thread.
 THREADS = 2
 PAGE = Path(__file__).parents[2] / "docs" / "fusion.md"
@@ -137,8 +138,15 @@ def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, -1) @ v
 
 
+def multihead_attention(
+    x: Tensor, w_qkv: Tensor, b_qkv: Tensor, w_out: Tensor, b_out: Tensor
+) -> Tensor:
+    q, k, v = (x @ w_qkv + b_qkv).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+    return attention(q, k, v).transpose(1, 2).flatten(2) @ w_out + b_out
+
+
 _ROW, _FLIPPED = (COLUMNS,), (COLUMNS, ROWS)
-_X, _SHORT = (ROWS, COLUMNS), (ROWS,)
+_X, _SQUARE, _SHORT = (ROWS, COLUMNS), (ROWS, ROWS), (ROWS,)
 _IMAGES, _FILTERS, _CHANNELS = (4, 16, 28, 28), (32, 16, 3, 3), (32,)
 _FILTERED = (4, 32, 26, 26)
 _HEADS, _HEADS_LAST = (2, 4, 256, 64), (2, 256, 4, 64)
@@ -168,6 +176,7 @@ PATTERNS = {"softmax, 2 rows": Pattern(softmax, ((2, COLUMNS),))} | {
         (conv_bn, (_IMAGES, _FILTERS, *(_CHANNELS for _ in range(5)))),
         (attention, (_HEADS,) * 3),
         (attention_pytorch, (_HEADS_LAST,) * 3),
+        (multihead_attention, ((2, 256, ROWS), (ROWS, 3 * ROWS), (3 * ROWS,), _SQUARE, _SHORT)),
     )
 }
 

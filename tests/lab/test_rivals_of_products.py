@@ -139,6 +139,48 @@ def test_attention_of_others_is_given_heads_last(
     assert kernel_of_attention.named == called  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(
+    ("name", "package", "module", "ends"),
+    [
+        ("flash_attn_2", "flash-attn", "flash_attn", (4, -1)),
+        ("flash_attn_4", "flash-attn-4", "flash_attn.cute.interface", (4, None)),
+    ],
+)
+def test_packed_sequences_are_given_as_they_are(
+    name: str,
+    package: str,
+    module: str,
+    ends: tuple[int, int | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def kernel(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Any:
+        seen.update(named)
+        return (q * 3, None) if name == "flash_attn_4" else q * 3
+
+    seen: dict[str, Any] = {}
+    installed(monkeypatch, package)
+    fake(monkeypatch, module, flash_attn_varlen_func=kernel)
+    spec, starts = specs.load()["attention_varlen"], torch.tensor([0, 3, 7], dtype=torch.int32)
+    of_lengths = {
+        **{f"cu_seqlens_{of}": starts for of in "qk"},
+        **{f"max_seqlen_{of}": 4 for of in "qk"},
+    }
+    packed = torch.ones(7, 2, 8, dtype=torch.bfloat16)
+    how = {"causal": True, "scale": None, "dropout": 0.0, "seed": 3, "deterministic": False}
+    given = {"q": packed, "k": packed, "v": packed, "window": (4, -1), **of_lengths, **how}
+    baselines.refuse(spec, name, given)
+    assert torch.equal(baselines.make(spec, name, "cuda")(**given), packed * 3)
+    passed = {"softmax_scale": None, "causal": True, "deterministic": False, "window_size": ends}
+    assert seen == of_lengths | passed
+    with pytest.raises(Unsupported, match="end at the last of both"):
+        baselines.refuse(spec, name, given | {"cu_seqlens_k": starts + 1})
+    baselines.refuse(
+        spec, name, given | {"cu_seqlens_k": starts + 1, "window": None, "causal": False}
+    )
+    with pytest.raises(Unsupported, match="drops other elements"):
+        baselines.refuse(spec, name, given | {"dropout": 0.5})
+
+
 SHORT = torch.ones(2, 4, 6, 8, dtype=torch.bfloat16)
 SHARED = torch.ones(2, 2, 7, 8, dtype=torch.bfloat16)
 

@@ -11,7 +11,7 @@ from fuselab.rivals.rival import Rival
 ROLE = "rival"
 ALL = (
     *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *quack.PRODUCTS),
-    *(flash_attn.ATTENTION_2, flash_attn.ATTENTION_4, xformers.ATTENTION),
+    *(*flash_attn.ALL, xformers.ATTENTION),
     *xla.ALL,
 )
 

@@ -9,17 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fuselab.rivals.rival import HALF, Rival
 
+_OTHER_ELEMENTS = "its dropout drops other elements"
+_OTHER_ENDS = "causal and windows of other queries than keys end at the last of both"
 
-def window_of(window: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Return how many keys before and behind a query it sees, -1 for all."""
+
+def _window(
+    window: int | tuple[int, int] | None, unbounded: int | None
+) -> tuple[int | None, int | None]:
+    """Return how many keys before and behind a query it sees."""
     if window is None:
-        return -1, -1
+        return unbounded, unbounded
     left, right = (window - 1, window - 1) if isinstance(window, int) else window
-    return max(left, -1), max(right, -1)
+    return (unbounded if left < 0 else left), (unbounded if right < 0 else right)
 
 
 def heads_last(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -41,72 +47,114 @@ def _limit(
     if mask is not None:
         return "it takes no mask"
     if dropout:
-        return "its dropout drops other elements"
+        return _OTHER_ELEMENTS
     if (causal or window is not None) and q.shape[2] != k.shape[2]:
-        return "causal and windows of other queries than keys end at the last of both"
+        return _OTHER_ENDS
     return None
 
 
-def _bind_2(module: Any) -> Callable[..., Tensor]:
-    kernel = module.flash_attn_func
-
-    def attention(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        scale: float | None = None,
-        window: int | tuple[int, int] | None = None,
-        dropout: float = 0.0,
-        seed: Any = None,
-        deterministic: bool = False,
-    ) -> Tensor:
-        out: Tensor = kernel(
-            *heads_last(q, k, v),
-            softmax_scale=scale,
-            causal=causal,
-            window_size=window_of(window),
-            deterministic=deterministic,
-        )
-        return out.transpose(1, 2)
-
-    return attention
+def _limit_of_varlen(
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    causal: bool = False,
+    window: int | tuple[int, int] | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> str | None:
+    if dropout:
+        return _OTHER_ELEMENTS
+    if (causal or window is not None) and not torch.equal(cu_seqlens_q, cu_seqlens_k):
+        return _OTHER_ENDS
+    return None
 
 
-def _bind_4(module: Any) -> Callable[..., Tensor]:
-    kernel = module.flash_attn_func
-
-    def attention(
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None = None,
-        causal: bool = False,
-        scale: float | None = None,
-        window: int | tuple[int, int] | None = None,
-        dropout: float = 0.0,
-        seed: Any = None,
-        deterministic: bool = False,
-    ) -> Tensor:
-        left, right = (None if n < 0 else n for n in window_of(window))
-        out, *_ = kernel(
-            *heads_last(q, k, v),
-            softmax_scale=scale,
-            causal=causal,
-            window_size=(left, right),
-            deterministic=deterministic,
-        )
-        return out.transpose(1, 2)  # type: ignore[no-any-return]
-
-    return attention
+def _result(found: Any) -> Tensor:
+    """Return the output of a kernel that may give the rows' logarithms, too."""
+    out: Tensor = found[0] if isinstance(found, tuple) else found
+    return out
 
 
-ATTENTION_2 = Rival(
-    "flash_attn_2", "attention", "flash-attn", "flash_attn", _bind_2, dtypes=HALF, limit=_limit
-)
-ATTENTION_4 = Rival(
-    *("flash_attn_4", "attention", "flash-attn-4", "flash_attn.cute.interface", _bind_4),
-    dtypes=HALF,
-    limit=_limit,
+def _bind(unbounded: int | None) -> Callable[[Any], Callable[..., Tensor]]:
+    """Return the bind of attention; `unbounded`: how its window says that a side has no end."""
+
+    def bind(module: Any) -> Callable[..., Tensor]:
+        kernel = module.flash_attn_func
+
+        def attention(
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            mask: Tensor | None = None,
+            causal: bool = False,
+            scale: float | None = None,
+            window: int | tuple[int, int] | None = None,
+            dropout: float = 0.0,
+            seed: Any = None,
+            deterministic: bool = False,
+        ) -> Tensor:
+            found = kernel(
+                *heads_last(q, k, v),
+                softmax_scale=scale,
+                causal=causal,
+                window_size=_window(window, unbounded),
+                deterministic=deterministic,
+            )
+            return _result(found).transpose(1, 2)
+
+        return attention
+
+    return bind
+
+
+def _bind_varlen(unbounded: int | None) -> Callable[[Any], Callable[..., Tensor]]:
+    def bind(module: Any) -> Callable[..., Tensor]:
+        kernel = module.flash_attn_varlen_func
+
+        def attention_varlen(
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+            cu_seqlens_q: Tensor,
+            cu_seqlens_k: Tensor,
+            max_seqlen_q: int,
+            max_seqlen_k: int,
+            causal: bool = False,
+            scale: float | None = None,
+            window: int | tuple[int, int] | None = None,
+            dropout: float = 0.0,
+            seed: Any = None,
+            deterministic: bool = False,
+        ) -> Tensor:
+            found = kernel(
+                *(q, k, v),
+                cu_seqlens_q=cu_seqlens_q,
+                cu_seqlens_k=cu_seqlens_k,
+                max_seqlen_q=max_seqlen_q,
+                max_seqlen_k=max_seqlen_k,
+                softmax_scale=scale,
+                causal=causal,
+                window_size=_window(window, unbounded),
+                deterministic=deterministic,
+            )
+            return _result(found)
+
+        return attention_varlen
+
+    return bind
+
+
+def _rivals(name: str, package: str, module: str, unbounded: int | None) -> tuple[Rival, Rival]:
+    return (
+        Rival(*(name, "attention", package, module, _bind(unbounded)), dtypes=HALF, limit=_limit),
+        Rival(
+            *(name, "attention_varlen", package, module, _bind_varlen(unbounded)),
+            dtypes=(*HALF, torch.int32),
+            limit=_limit_of_varlen,
+        ),
+    )
+
+
+ALL = (
+    *_rivals("flash_attn_2", "flash-attn", "flash_attn", -1),
+    *_rivals("flash_attn_4", "flash-attn-4", "flash_attn.cute.interface", None),
 )
