@@ -227,7 +227,7 @@ class _Trial:
         gpu = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         for n in self.dims:
             probe = self._probe(self._lead(n))
-            with Randomness() as seen:
+            with _Randomness() as seen:
                 try:
                     probe.check(self.twin)
                     break
@@ -240,7 +240,7 @@ class _Trial:
             raise Unlike(f"its forward draws random numbers ({', '.join(sorted(seen.names))})")
 
 
-class Randomness(TorchDispatchMode):
+class _Randomness(TorchDispatchMode):
     """Notes the operators that draw random numbers."""
 
     def __init__(self) -> None:

@@ -24,12 +24,15 @@ from fuseline.patching.probe import is_plain
 
 # Their forwards are documented; a subclass may have another.
 FORWARDS = {kind: kind.forward for kind in (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.Linear, nn.GELU)}
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 # Multiplications from which a product on a CPU gains more by its epilogue than a call costs.
 LARGE_ON_A_CPU = 2**24
 # Elements of a result from which two passes over it should take longer than the ten small kernels
 # that fold a norm: by their traffic, not measured.
 LARGE_ON_A_GPU = 2**24
+# Multiplications of the smallest product that was measured to be faster with its epilogue
+# (results/h200/products-2026-11-26); from 2**31 to 2**35 the host's time decides.
+LARGE_PRODUCT_ON_A_GPU = 2**36
+FEW = "torch's own are as fast on a cpu for few elements"
 
 Members = tuple[Any, ...]
 
@@ -87,6 +90,21 @@ class Chain:
         """Return why "auto" leaves all calls on this kind of device to torch, or None."""
         return None
 
+    def least(self, members: Members) -> int:
+        """Return how many elements x has on a CPU, at least, where "auto" may serve."""
+        return 0
+
+    def slower_call(self, x: Tensor, members: Members) -> str | None:
+        """Return why "auto" leaves a call to torch, whether or not a gradient is wanted, or None.
+
+        Members have the classes that they had at the proof.
+        """
+        raise NotImplementedError
+
+    def slower_with_gradient(self, device_type: str, training: bool) -> str | None:
+        """Return why "auto" leaves a call to torch where a gradient is wanted, or None."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class ConvBn(Chain):
@@ -101,16 +119,11 @@ class ConvBn(Chain):
     def slower(self, device_type: str) -> str | None:
         return "torch's own are as fast on a cpu" if device_type == "cpu" else None
 
-    def slower_call(self, x: Tensor, members: Members, graph: bool) -> str | None:
-        """Return why "auto" leaves a call to torch, or None."""
-        if self.impl != "auto":
-            return None
+    def slower_call(self, x: Tensor, members: Members) -> str | None:
         conv, bn = members[:2]
-        if uses_batch(bn):
+        if bn.training:
             if memory_format(x, conv.weight) is not torch.channels_last:
                 return "torch's own are as fast in training, but for channels_last"
-        elif graph:
-            return "torch's own are as fast in eval where a gradient is wanted"
         elif not self.relu:
             return "torch's own are as fast in eval without ReLU"
         elif (
@@ -118,6 +131,11 @@ class ConvBn(Chain):
         ):
             return "torch's own may be as fast in eval for few elements"
         return None
+
+    def slower_with_gradient(self, device_type: str, training: bool) -> str | None:
+        if training:
+            return None
+        return "torch's own are as fast in eval where a gradient is wanted"
 
     def unfit(self, members: Members) -> str | None:
         conv = members[0]
@@ -133,9 +151,12 @@ class ConvBn(Chain):
         )
 
     def tensors(self, members: Members) -> tuple[Tensor | None, ...]:
-        conv, bn = members[:2]
-        norm = (bn.weight, bn.bias, bn.running_mean, bn.running_var)
-        return conv.weight, conv.bias, *norm
+        (conv, bn), names = members[:2], ("weight", "bias")
+        return (
+            *(_tensor(conv, conv._parameters, name) for name in names),
+            *(_tensor(bn, bn._parameters, name) for name in names),
+            *(_tensor(bn, bn._buffers, name) for name in ("running_mean", "running_var")),
+        )
 
     def unlike(self, x: Tensor, members: Members) -> str | None:
         """Return what about the shape of x is another than was proven, or None."""
@@ -187,17 +208,26 @@ class LinearGelu(Chain):
     def selector(self) -> Selector:
         return GELU
 
-    def slower_call(self, x: Tensor, members: Members, graph: bool) -> str | None:
-        if self.impl != "auto" or not x.is_cpu:
-            return None
-        if graph:
-            return "torch's own are as fast on a cpu where a gradient is wanted"
-        if x.numel() * members[0].out_features < LARGE_ON_A_CPU:
-            return "torch's own are as fast on a cpu for few elements"
-        if x.dtype == torch.float32 and not torch.is_autocast_enabled("cpu"):
-            return None
+    def least(self, members: Members) -> int:
+        return LARGE_ON_A_CPU // members[0].out_features if self.impl == "auto" else 0
+
+    def slower_call(self, x: Tensor, members: Members) -> str | None:
+        kind = "cpu" if x.is_cpu else x.device.type
+        half = x.dtype.itemsize == 2 or torch.is_autocast_enabled(kind)
         exact = self.approximate == "none"
-        return "torch's own are as fast on a cpu for half types" if exact else None
+        if kind == "cpu":
+            if x.numel() < self.least(members):
+                return FEW
+            return "torch's own are as fast on a cpu for half types" if half and exact else None
+        if exact or not half:
+            return f"torch's own are as fast on {kind} but for half types and tanh"
+        few = x.numel() * members[0].out_features < LARGE_PRODUCT_ON_A_GPU
+        return f"torch's own are as fast on {kind} for few elements" if few else None
+
+    def slower_with_gradient(self, device_type: str, training: bool) -> str | None:
+        if device_type != "cpu":
+            return None
+        return "torch's own are as fast on a cpu where a gradient is wanted"
 
     def attributes(self, members: Members) -> tuple[Any, ...]:
         act = members[1]
@@ -206,7 +236,8 @@ class LinearGelu(Chain):
         return tuple((n, v) for n, v in vars(act).items() if n not in _INTERNALS)
 
     def tensors(self, members: Members) -> tuple[Tensor | None, ...]:
-        return members[0].weight, members[0].bias
+        linear = members[0]
+        return tuple(_tensor(linear, linear._parameters, name) for name in ("weight", "bias"))
 
     def unlike(self, x: Tensor, members: Members) -> str | None:
         if not 2 <= x.dim() <= 4 or x.shape[-1] != members[0].in_features:
@@ -226,6 +257,11 @@ class LinearGelu(Chain):
 
 
 _INTERNALS = frozenset(vars(Module())) | {"forward"}
+
+
+def _tensor(module: Any, own: Any, name: str) -> Any:
+    """Return a parameter or buffer; torch's own look-up takes several times as long."""
+    return own[name] if name in own else getattr(module, name, None)
 
 
 def uses_batch(bn: Any) -> bool:
@@ -248,29 +284,35 @@ def hooked(members: Members) -> str | None:
     if torchs._has_any_global_hook():
         return "there are hooks of all modules"
     for module in members:
-        state = vars(module)
-        if any(map(state.get, HOOKS)):
+        of = vars(module)
+        if (
+            of["_forward_pre_hooks"]
+            or of["_forward_hooks"]
+            or of["_backward_pre_hooks"]
+            or of["_backward_hooks"]
+        ):
             return f"its {type(module).__name__} has hooks"
-        if "forward" in state:
+        if "forward" in of:
             return f"the forward of its {type(module).__name__} was replaced on the instance"
     return None
 
 
-def state(chain: Any, members: Members) -> tuple[Any, ...]:
-    """Return all that a proof rests on, to be compared at each call."""
-    kinds = tuple((type(m), type(m).forward) for m in members)
-    shapes = tuple(None if t is None else (t.shape, t.dtype) for t in chain.tensors(members))
-    return kinds, shapes, chain.attributes(members)
+def state(chain: Any, members: Members, tensors: Any) -> tuple[Any, ...]:
+    """Return what else a proof rests on, to be compared at each call."""
+    forwards = [type(m).forward for m in members]
+    dtypes = [t if t is None else t.dtype for t in tensors]
+    return forwards, dtypes, chain.attributes(members)
 
 
-def of_plain_tensors(chain: Any, members: Members, x: Tensor) -> str | None:
+def of_plain_tensors(tensors: Any, x: Tensor) -> str | None:
     """Return which of the tensors has a class of its own or lies elsewhere than x, or None."""
-    for t in chain.tensors(members):
+    device = x.device
+    for t in tensors:
         if t is not None and type(t) not in PLAIN:
             return f"one of its tensors is a {type(t).__name__}"
-        if t is not None and t.device != x.device:
-            return f"one of its tensors is on {t.device}, x on {x.device}"
-    weight = chain.tensors(members)[0]
+        if t is not None and t.device != device:
+            return f"one of its tensors is on {t.device}, x on {device}"
+    weight = tensors[0]
     return None if x.dtype == weight.dtype else f"x is {x.dtype}, its weight {weight.dtype}"
 
 

@@ -92,7 +92,9 @@ class Pairs:
         self.known |= set(map(id, (*members, module))) if members else set()
 
     def _proof(self, chain: Any, members: Any, device: Any) -> proof.Proof:
-        key = repr((type(chain), chain.details, state(chain, members), device))
+        tensors = chain.tensors(members)
+        shapes = [t if t is None else (t.shape, t.stride()) for t in tensors]
+        key = repr((chain.details, state(chain, members, tensors), shapes, device))
         if key not in self.proofs:
             with neutral(device):
                 self.proofs[key] = proof.prove(chain, members, device)

@@ -13,10 +13,12 @@ from torch.compiler import is_compiling
 from torch.nn import Module
 
 from fuseline.core.operator import PLAIN
-from fuseline.patching.pairs.chain import hooked, of_plain_tensors, state
+from fuseline.patching.pairs.chain import FEW, hooked, of_plain_tensors, state
 from fuseline.patching.pairs.plan import Plan
 from fuseline.patching.pairs.proof import Proof
 from fuseline.patching.serving import Watched, own_class
+
+REPLACED = "one of its modules was replaced after patch"
 
 _counting = threading.Lock()
 
@@ -31,38 +33,49 @@ class Site:
     def __init__(self, name: str, chain: Any, members: Any, proof: Proof, device: str) -> None:
         self.name, self.chain, self.proof, self.device = name, chain, proof, device
         self.kind = chain.kind(members)
-        self.kinds, self.state = tuple(map(type, members)), state(chain, members)
+        self.kinds = tuple(map(type, members))
+        self.state = state(chain, members, chain.tensors(members))
         self.served = 0
         self.own: dict[str, int] = {}
 
     def holds(self, members: Any) -> str | None:
         """Return what about the modules is not as it was at the proof, or None."""
         if tuple(map(type, members)) != self.kinds:
-            return "one of its modules was replaced after patch"
+            return REPLACED
         if why := hooked(members):
             return why
-        changed = state(self.chain, members) != self.state
-        return "one of its modules was changed after patch" if changed else None
+        if state(self.chain, members, self.chain.tensors(members)) != self.state:
+            return "one of its modules was changed after patch"
+        return None
 
     def refusal(self, members: Any, x: Any) -> str | None:
         """Return why the modules compute a call themselves, or None."""
-        if why := self.holds(members):
-            return why
         if type(x) not in PLAIN or x.is_nested:
             return f"x is a {type(x).__name__}"
-        kind = x.device.type
+        chain, auto = self.chain, self.chain.impl == "auto"
+        same = tuple(map(type, members)) == self.kinds
+        # Most refusals, found in little time.
+        if auto and same and (why := chain.slower_call(x, members)):
+            return why  # type: ignore[no-any-return]
+        if why := self.holds(members):
+            return why
+        kind = "cuda" if x.is_cuda else x.device.type
         if kind != self.device:
             return f"x is on {kind}, proven on {self.device}: patch again"
-        if why := of_plain_tensors(self.chain, members, x) or self.chain.unlike(x, members):
+        tensors = chain.tensors(members)
+        if why := of_plain_tensors(tensors, x) or chain.unlike(x, members):
             return why
-        tensors = (x, *self.chain.tensors(members))
-        graph = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+        graph = torch.is_grad_enabled() and (
+            x.requires_grad or any(t is not None and t.requires_grad for t in tensors)
+        )
         to = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        training = self.chain.training(members)
+        training = chain.training(members)
         if (to, training, graph) not in self.proof.cells:
             cast = "" if to is None else f", autocast to {to}"
             return f"not proven: in {'training' if training else 'eval'}{cast}"
-        return self.chain.slower_call(x, members, graph)  # type: ignore[no-any-return]
+        if auto and graph:
+            return chain.slower_with_gradient(kind, training)  # type: ignore[no-any-return]
+        return None
 
     def count(self, why: str | None) -> None:
         with _counting:
@@ -82,6 +95,10 @@ class Wiring:
     plan: Plan
     dims: frozenset[int] | None
 
+    def of_x(self) -> bool:
+        """Whether its first chain takes the argument itself."""
+        return self.plan.steps[self.plan.spans[0][0]].only == 0
+
 
 class Holder(Watched):
     """What a module carries whose chains are served.
@@ -96,12 +113,17 @@ class Holder(Watched):
     ) -> None:  # fmt: skip
         super().__init__(impl, fixed)
         self.children, self.wirings, self.sites = children(module), wirings, sites
+        # Calls of small modules on a CPU are left alone before anything that takes long.
+        alone = len(sites) == 1 and all(isinstance(w, str) or w.of_x() for w in wirings.values())
+        self.least = sites[0].chain.least(sites[0].chain.members(module)) if alone else 0
 
     def run(self, module: Any, made: Any, x: Any) -> Any:
         if is_compiling():
             return "torch.compile makes kernels of its own"
         if type(x) not in PLAIN or x.is_nested:
             return f"x is a {type(x).__name__}"
+        if x.is_cpu and x.numel() < self.least:
+            return FEW
         wiring = self.wirings[module.training]
         if isinstance(wiring, str):
             return wiring

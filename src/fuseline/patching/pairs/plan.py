@@ -6,15 +6,16 @@ import operator
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.proxy import GraphAppendingTracer
 from torch.nn import Module
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuseline.patching.probe import Unlike, is_plain, same
-from fuseline.patching.proof import Randomness
 
 IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ifloordiv", "ipow", "iand", "ior", "ixor")
 
@@ -41,7 +42,16 @@ class Step:
     kwargs: tuple[tuple[str, Any], ...] = ()
     frees: tuple[int, ...] = ()
 
-    def run(self, module: Any, values: dict[int, Any]) -> Any:
+    @cached_property
+    def only(self) -> int | None:
+        """The value that a child is called with alone, as most are."""
+        if self.op == "call_module" and len(self.args) == 1 and not self.kwargs:
+            return self.args[0].index if type(self.args[0]) is Ref else None
+        return None
+
+    def run(self, module: Any, values: list[Any]) -> Any:
+        if self.only is not None:
+            return module._modules[self.target](values[self.only])
         args = [_value(a, values) for a in self.args]
         kwargs = {name: _value(a, values) for name, a in self.kwargs}
         if self.op == "call_method":
@@ -72,11 +82,11 @@ class Plan:
 
         serve  (number of a site, its input) -> the result of its chain, or None: module by module
         """
-        values, spans = {0: x}, dict(self.spans) if serve else {}
+        values = [x] + [None] * len(self.steps)
         del x
         at = 0
         while at < len(self.steps):
-            span, y = spans.get(at), None
+            span, y = self.starts.get(at) if serve else None, None
             if span is not None and serve is not None:
                 y = serve(span.site, _value(self.steps[at].args[0], values))
             if span is None or y is None:
@@ -86,9 +96,13 @@ class Plan:
             values[at + length] = y
             for step in self.steps[at : at + length]:
                 for index in step.frees:
-                    values.pop(index, None)
+                    values[index] = None
             at += length
         return _value(self.result, values)
+
+    @cached_property
+    def starts(self) -> dict[int, Span]:
+        return dict(self.spans)
 
     def uses(self, index: int) -> int:
         """Return how often a value is read."""
@@ -113,51 +127,68 @@ def of_sequential(module: Any) -> Plan:
 
 
 def trace(twin: Any, own: type[Module]) -> Plan:
-    """Return the steps of a twin's forward, whose children are not run.
+    """Return the steps of the forward of a twin, which is of no further use.
 
     Raises Unlike where they are not known beforehand.
     """
-    tracer = _Tracer(twin)
-    children = twin._modules
+    tracer = _Tracer(fx.Graph())
+    x = _Proxy(tracer.graph.placeholder("x"), tracer)
+    for kind in ("_parameters", "_buffers"):
+        tensors = {n: _get(tracer, n) for n, t in vars(twin)[kind].items() if t is not None}
+        vars(twin)[kind] = {**vars(twin)[kind], **tensors}
     vars(twin)["_modules"] = {
-        name: None if child is None else _Leaf(name, tracer) for name, child in children.items()
+        n: None if child is None else _Leaf(n, type(child), tracer)
+        for n, child in twin._modules.items()
     }
     before = {n: v for n, v in vars(twin).items() if is_plain(v)}
-    versions = [t._version for t in tracer.names]
     states = random.getstate(), torch.get_rng_state()
-    x = tracer.create_proxy("placeholder", "x", (), {})
     try:
-        with Randomness() as seen:
+        with _Computed() as computed:
             result = tracer.create_arg(own.forward(twin, x))
+    except Unlike:
+        raise
     except Exception as error:  # whatever its forward does
         line = (str(error).strip().splitlines() or [""])[0]
         raise Unlike(f"its forward cannot be traced: {type(error).__name__}: {line}") from error
-    finally:
-        vars(twin)["_modules"] = children
     now = {n: v for n, v in vars(twin).items() if is_plain(v)}
     if before.keys() != now.keys() or not all(same(v, now[n]) for n, v in before.items()):
         raise Unlike("its forward writes to its attributes")
-    if versions != [t._version for t in tracer.names]:
-        raise Unlike("its forward writes to its parameters or buffers")
-    if seen.names or states[0] != random.getstate():
+    if states[0] != random.getstate() or computed.names:
         random.setstate(states[0])
         torch.set_rng_state(states[1])
-        raise Unlike("its forward draws random numbers")
+        names = ", ".join(sorted(computed.names)) or "random"
+        raise Unlike(f"its forward computes something that is not of its argument ({names})")
     return _plan(tracer.graph, result)
 
 
-class _Leaf(Module):
-    """A child whose calls are noted, not run."""
+class _Computed(TorchDispatchMode):
+    """Notes what is computed while a forward is traced, whose own values are never computed."""
 
-    name: str
-    tracer: _Tracer
-
-    def __init__(self, name: str, tracer: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        vars(self).update(name=name, tracer=tracer)
+        self.names: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.add(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+class _Leaf:
+    """A child whose calls are noted, not run; whoever reads its attributes is refused."""
+
+    def __init__(self, name: str, kind: type[Module], tracer: Any) -> None:
+        vars_of = object.__getattribute__(self, "__dict__")
+        vars_of.update(name=name, kind=kind, tracer=tracer)
+
+    def __getattribute__(self, name: str) -> Any:
+        of = object.__getattribute__(self, "__dict__")
+        if name == "__class__":
+            return of["kind"]
+        raise Unlike(f"its forward reads {name} of its {of['name']}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.tracer.create_proxy("call_module", self.name, args, kwargs)
+        of = object.__getattribute__(self, "__dict__")
+        return of["tracer"].create_proxy("call_module", of["name"], args, kwargs)
 
 
 class _Proxy(fx.Proxy):  # type: ignore[no-any-unimported,misc]
@@ -176,34 +207,27 @@ for _name in IN_PLACE:
 
 
 class _Tracer(GraphAppendingTracer):  # type: ignore[no-any-unimported,misc]
-    """Notes steps without replacing anything that other threads call, as torch.fx.Tracer does."""
-
-    def __init__(self, twin: Module) -> None:
-        super().__init__(fx.Graph())
-        self.names = {
-            t: name
-            for name, t in (*twin._parameters.items(), *twin._buffers.items())
-            if t is not None
-        }
+    """Notes steps; replaces nothing that other threads call, as torch.fx.Tracer does."""
 
     def proxy(self, node: Any) -> Any:
         return _Proxy(node, self)
 
-    def create_arg(self, a: Any) -> Any:
-        if isinstance(a, Tensor):
-            if a not in self.names:
-                raise Unlike("a tensor is made that depends on no argument")
-            return self.create_node("get_attr", self.names[a], (), {})
-        return super().create_arg(a)
+
+def _get(tracer: Any, name: str) -> Any:
+    return _Proxy(tracer.graph.get_attr(name), tracer)
 
 
 def _plan(graph: Any, result: Any) -> Plan:
-    nodes = list(graph.nodes)
+    output = graph.output(result)
+    for node in graph.find_nodes(op="get_attr"):
+        if not node.users:
+            graph.erase_node(node)
+    nodes = [node for node in graph.nodes if node is not output]
     refs: dict[Any, Any] = {node: Ref(i) for i, node in enumerate(nodes)}
     last: dict[int, int] = {}
     for i, node in enumerate(nodes):
         last |= {refs[n].index: i for n in node.all_input_nodes} | {i: i}
-    fx.map_arg(result, lambda node: last.update({refs[node].index: len(nodes)}))
+    last |= {refs[node].index: len(nodes) for node in output.all_input_nodes}
 
     def step(i: int, node: Any) -> Step:
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), refs.__getitem__)
@@ -214,7 +238,7 @@ def _plan(graph: Any, result: Any) -> Plan:
     return Plan(tuple(steps), fx.map_arg(result, refs.__getitem__))
 
 
-def _value(a: Any, values: dict[int, Any]) -> Any:
+def _value(a: Any, values: list[Any]) -> Any:
     """Return an argument with values in the place of references."""
     if type(a) is Ref:
         return values[a.index]

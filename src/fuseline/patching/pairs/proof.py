@@ -38,23 +38,31 @@ def prove(chain: Any, members: Members, device: torch.device) -> Proof:
     cells: set[Cell] = set()
     missing: dict[str, str] = {}
     dtype = chain.tensors(members)[0].dtype
-    drawn, wide = _Drawn(chain, members, device), _Drawn(chain, members, device, torch.float32)
-    for to, training, graph in product(AUTOCASTS, (True, False), (True, False)):
-        try:
-            # Half types cannot tell all functions from one another.
-            for shape, layout in _inputs(chain, members, few=True):
-                _Trial(wide, training, shape, layout).check(False)
-            with autocast(device, to):
-                for shape, layout in _inputs(chain, members, few=to is not None):
-                    _Trial(drawn, training, shape, layout).check(graph)
-        except Exception as error:  # whatever refuses it
-            line = (str(error).strip().splitlines() or [""])[0]
-            cast = "" if to is None else f" under autocast to {to}"
-            where = f"{'training' if training else 'eval'}{cast}, {dtype}"
-            missing.setdefault(where, line)
-        else:
-            cells.add((to, training, graph))
-    return Proof(frozenset(cells), tuple(f"in {where}: {why}" for where, why in missing.items()))
+    drawn, wide = (_Drawn(chain, members, device, to) for to in (dtype, torch.float32))
+    for training in (True, False):
+        mode = "training" if training else "eval"
+        # Half types cannot tell all functions from one another.
+        if why := _differs(wide, training, False, None):
+            missing[f"in {mode}"] = why
+            continue
+        for to, graph in product(AUTOCASTS, (True, False)):
+            if why := _differs(drawn, training, graph, to):
+                cast = "" if to is None else f" under autocast to {to}"
+                missing.setdefault(f"in {mode}{cast}, {dtype}", why)
+            else:
+                cells.add((to, training, graph))
+    return Proof(frozenset(cells), tuple(f"{where}: {why}" for where, why in missing.items()))
+
+
+def _differs(drawn: _Drawn, training: bool, graph: bool, to: torch.dtype | None) -> str | None:
+    """Return why a chain does not give what its modules give in one cell, or None."""
+    try:
+        with autocast(drawn.device, to):
+            for shape, layout in _inputs(drawn.chain, drawn.members, few=to is not None):
+                _Trial(drawn, training, shape, layout).check(graph)
+    except Exception as error:  # whatever refuses it
+        return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return None
 
 
 def _inputs(chain: Any, members: Members, few: bool) -> Iterator[tuple[Any, Any]]:
@@ -79,7 +87,7 @@ class _Trial:
 
     def check(self, graph: bool) -> None:
         """Raise Unlike if our error is larger than the modules' own explains."""
-        if why := of_plain_tensors(self.chain, self.ours, self.x):
+        if why := of_plain_tensors(self.chain.tensors(self.ours), self.x):
             raise Unlike(why)
         for _ in range(2 if self.chain.training(self.ours) else 1):
             with torch.set_grad_enabled(graph):
@@ -131,7 +139,7 @@ class _Drawn:
     """The modules of a chain with random parameters, and statistics away from zero."""
 
     def __init__(
-        self, chain: Any, members: Members, device: torch.device, dtype: torch.dtype | None = None
+        self, chain: Any, members: Members, device: torch.device, dtype: torch.dtype
     ) -> None:
         self.chain, self.device, self.generator = chain, device, torch.Generator()
         self.generator.seed()

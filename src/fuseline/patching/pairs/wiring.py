@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import chain, product
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Module, Parameter
+from torch.nn.modules import module as torchs
 
-from fuseline.patching.pairs.chain import HOOKS
 from fuseline.patching.pairs.plan import Plan, of_sequential, sequential, trace
 from fuseline.patching.probe import Unlike, autocast, is_plain
 
@@ -29,26 +29,13 @@ class Outcome(NamedTuple):
     gradients: list[Any]
 
 
-class Stub(Module):
-    """Takes the place of a child: notes what it is given, gives random numbers of the right shape.
-
-    shapes  those of the child's results, call by call
-    """
-
-    name: str
-    shapes: Iterator[torch.Size]
-    run: Run
-
-    def __init__(self, name: str, shapes: Iterator[torch.Size], run: Run) -> None:
-        super().__init__()
-        vars(self).update(name=name, shapes=shapes, run=run)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        run = self.run
-        given = [*args, *kwargs.values()]
-        run.calls.append((self.name, _kinds(given), tuple(kwargs), run.modes()))
-        run.seen += [a * 1 for a in given if isinstance(a, Tensor)]
-        return run.leaf(next(self.shapes)) * 1
+def stand_in(child: Any, forward: Callable[..., Any]) -> Any:
+    """Return a module of a child's class and attributes with another forward, without hooks."""
+    made: Any = object.__new__(type(child))
+    vars(made).update(vars(child), forward=forward)
+    for name in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
+        vars(made)[name] = OrderedDict()
+    return made
 
 
 class Run:
@@ -65,6 +52,18 @@ class Run:
         drawn = self._randn(shape).requires_grad_(self.graph)
         self.leaves.append(drawn)
         return drawn
+
+    def stub(self, name: str, shapes: list[torch.Size]) -> Callable[..., Tensor]:
+        """Return a forward that notes what it is given and draws results of these shapes."""
+        left = iter(shapes)
+
+        def forward(*args: Any, **kwargs: Any) -> Tensor:
+            given = [*args, *kwargs.values()]
+            self.calls.append((name, _kinds(given), tuple(kwargs), self.modes()))
+            self.seen += [a * 1 for a in given if isinstance(a, Tensor)]
+            return self.leaf(next(left)) * 1
+
+        return forward
 
     def modes(self) -> tuple[Any, ...]:
         """Return what the code around a call may have switched: gradients, autocast, hooks."""
@@ -92,6 +91,8 @@ class Run:
 
 def plan_of(module: Any, own: type[Module], training: bool) -> Plan:
     """Return the steps of a module's forward in one mode; raise Unlike if they are not known."""
+    if torchs._has_any_global_hook():
+        raise Unlike("there are hooks of all modules")
     if sequential(own):
         return of_sequential(module)
     return trace(twin(module, own, training), own)
@@ -145,23 +146,23 @@ class Differs(Unlike):
 def _same(
     plan: Plan, module: Any, own: type[Module], training: bool, shape: Any, first: Any
 ) -> None:
-    made = twin(module, own, training)
     device = first.weight.device
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
     shapes = _shapes(twin(module, own, training), own, shape)
     for graph, to in product((False, True), (None, torch.bfloat16)):
 
         def outcome(forward: Callable[[Any, Tensor], Any], graph: bool, to: Any) -> Outcome:
-            run, stubs = Run(x, graph), {}
-            for name, child in module._modules.items():
-                given = iter(shapes.get(name, ()))
-                stubs[name] = None if child is None else Stub(name, given, run)
-            vars(made)["_modules"] = stubs
-            own_tensors = [t for t in made._parameters.values() if t is not None]
-            run.leaves += [t for t in own_tensors if graph and t.requires_grad]
+            run, made = Run(x, graph), twin(module, own, training)
+            vars(made)["_modules"] = _each(
+                module, lambda name, child: stand_in(child, run.stub(name, shapes.get(name, [])))
+            )
+            tensors = [t for t in made._parameters.values() if t is not None]
+            run.leaves += [t for t in tensors if graph and t.requires_grad]
             _seed(device)
             with autocast(device, to):
-                return run.outcome(lambda x: forward(made, x))
+                found = run.outcome(lambda x: forward(made, x))
+            found.tensors.extend(t for t in made._buffers.values() if t is not None)
+            return found
 
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             try:
@@ -193,30 +194,23 @@ def _shapes(made: Any, own: type[Module], shape: Any) -> dict[str, list[torch.Si
     """Return the shapes of the children's results, from a run without data."""
     found: dict[str, list[torch.Size]] = {}
 
-    class Noting(Module):
-        name: str
-        child: Module
+    def noting(name: str, child: Any) -> Any:
+        child = _on_meta(child)
 
-        def __init__(self, name: str, child: Module) -> None:
-            super().__init__()
-            vars(self).update(name=name, child=child)
-
-        def __call__(self, *args: Any, **kwargs: Any) -> Any:
-            y = self.child(*args, **kwargs)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            y = type(child).forward(child, *args, **kwargs)
             if type(y) is not Tensor:
-                raise Unlike(f"its {self.name} returns a {type(y).__name__}")
-            found.setdefault(self.name, []).append(y.shape)
+                raise Unlike(f"its {name} returns a {type(y).__name__}")
+            found.setdefault(name, []).append(y.shape)
             return y
 
+        return stand_in(child, forward)
+
     try:
-        for name, child in made._modules.items():
-            if child is not None:
-                made._modules[name] = Noting(name, _on_meta(child))
+        vars(made)["_modules"] = _each(made, noting)
         for kind in ("_parameters", "_buffers"):
-            tensors = vars(made)[kind]
-            tensors.update(
-                {n: t if t is None else t.detach().to("meta") for n, t in tensors.items()}
-            )
+            tensors = vars(made)[kind].items()
+            vars(made)[kind] = {n: t if t is None else t.detach().to("meta") for n, t in tensors}
         with torch.no_grad():
             own.forward(made, torch.empty(shape, device="meta"))
     except Unlike:
@@ -226,13 +220,19 @@ def _shapes(made: Any, own: type[Module], shape: Any) -> dict[str, list[torch.Si
     return found
 
 
+def _each(module: Any, make: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """Return what is made of each child; one of two names stays one."""
+    made = {id(m): make(name, m) for name, m in module.named_children()}
+    return {n: None if m is None else made[id(m)] for n, m in module._modules.items()}
+
+
 def _on_meta(child: Module) -> Module:
     """Return a copy of a child without data, in eval, without hooks."""
     tensors = chain(child.parameters(), child.buffers())
     memo: dict[int, Any] = {id(t): _meta(t) for t in tensors}
     made = copy.deepcopy(child, memo).eval()
     for module in made.modules():
-        vars(module).update({name: OrderedDict() for name in HOOKS})
+        vars(module).update(_forward_pre_hooks=OrderedDict(), _forward_hooks=OrderedDict())
     return made
 
 
