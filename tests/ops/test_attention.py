@@ -252,6 +252,8 @@ def test_reasons_on_a_gpu() -> None:
     for impl, direction, tensors, options, words in (
         ("cudnn", "bwd", (one, q, q), {}, "cudnn-frontend/issues/1072"),
         ("cudnn", "bwd", (q, q, q, mask), {}, "pytorch/issues/196678"),
+        ("cudnn", "bwd", (q, q, q), {}, "keys % 128 is 64"),
+        ("cudnn", "bwd", (fake(2, 4, 65, 64), q, q), {"causal": True}, "keys % 128 is 64"),
         ("cudnn", "fwd", (q, one, one), {}, "single key"),
         ("cudnn", "bwd", (q, q, q), {"deterministic": True}, "fixed order"),
         ("cudnn", "fwd", (q, q, q), {"window": 8}, "window"),

@@ -116,7 +116,7 @@ def test_any_backward_follows_any_forward(first: str, second: str) -> None:
 @pytest.mark.parametrize("impl", ["auto", *IMPLS])
 @pytest.mark.parametrize("queries", [1, 64, 128, 192, 320])
 def test_no_nan_where_all_scores_are_very_negative(impl: str, queries: int) -> None:
-    for keys, causal in product((64, 128, 192), (False, True)):
+    for keys, causal in product((64, 65, 128, 136, 192, 200), (False, True)):
         *tensors, dout = cuda(queries, keys, 64, torch.bfloat16)
         tensors[0][..., 0], tensors[1][..., 0] = 8.0, -120.0  # scores near -120
         if serves(here(impl), *tensors, causal=causal):
@@ -124,6 +124,7 @@ def test_no_nan_where_all_scores_are_very_negative(impl: str, queries: int) -> N
             wanted = oracle(dout, *tensors, causal=causal)
             for f, w in zip(found, wanted, strict=True):
                 assert f.isfinite().all(), (keys, causal)
+                f, w = f[..., 1:], w[..., 1:]  # in the first, terms of 120 cancel
                 assert error(f, w) <= 0.05 * max(float(w.abs().max()), 1.0)
 
 
@@ -164,15 +165,17 @@ def test_deterministic_gradients_are_the_same_each_time(d: int) -> None:
         assert all(map(torch.equal, first, other))
 
 
-def test_float32_is_multiplied_in_tf32_only_where_torch_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_float32_is_multiplied_in_tf32_only_where_torch_does() -> None:
     *tensors, dout = cuda(130, 203, 64)
     hold(dout, *tensors, impl="triton")
     wanted = oracle(dout, *tensors)[0]
     exact = error(fuseline.attention(*tensors, impl="triton"), wanted)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    assert error(fuseline.attention(*tensors, impl="triton"), wanted) > 20 * exact
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        rounded = error(fuseline.attention(*tensors, impl="triton"), wanted)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
+    assert rounded > 20 * exact
 
 
 def test_in_a_cuda_graph_and_compiled() -> None:

@@ -63,14 +63,27 @@ def _unsupported(direction: str, *args: Any) -> str | None:
         return "it takes no single key"
     if not in_packs(c.q, c.k, c.v):
         return "rows of q, k or v do not begin at multiples of 16 bytes, or are repeated"
-    if direction == "bwd" and c.deterministic:
+    reason = _wrong_backward(c) if direction == "bwd" else None
+    return reason or _too_old(c.q.get_device())
+
+
+def _wrong_backward(c: Call) -> str | None:
+    """Return why its gradients are not what is asked for."""
+    queries, keys = c.q.shape[2], c.k.shape[2]
+    if c.deterministic:
         return "its sums have no fixed order"
-    if direction == "bwd" and c.q.shape[2] == 1:
+    if queries == 1:
         return (
             "its gradients of k and v may be NaN for one query "
             "(https://github.com/NVIDIA/cudnn-frontend/issues/1072)"
         )
-    return _too_old(c.q.get_device())
+    # It takes the scores of half a tile of keys beyond the last for 0, unless all are hidden.
+    if keys % 128 == 64 and not (c.causal and queries <= keys):
+        return (
+            "its gradient of q may be NaN where keys % 128 is 64 "
+            "(https://github.com/pytorch/pytorch/issues/196678, here without a mask)"
+        )
+    return None
 
 
 @lru_cache(maxsize=64)
