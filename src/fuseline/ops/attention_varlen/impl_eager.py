@@ -65,4 +65,6 @@ def attention_varlen(
     elif dropout > 0.0:
         p = torch.dropout(p, dropout, True)
     out = (p @ padded_v).transpose(1, 2)
-    return out.masked_select(real_q[:, :, None, None]).view(q.shape)
+    row = torch.arange(q.shape[0], dtype=torch.int32, device=q.device)
+    sequence = torch.searchsorted(cu_seqlens_q[1:], row, right=True)
+    return out[sequence, row - cu_seqlens_q[sequence]]
