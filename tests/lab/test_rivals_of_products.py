@@ -225,3 +225,23 @@ def test_a_rival_has_a_name_of_its_own() -> None:
         own = [impl.name for impl in spec.implementations]
         assert not set(own) & set(rivals.of(spec.name))
         assert len(rivals.of(spec.name)) == sum(rival.op == spec.name for rival in rivals.ALL)
+
+
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (3, 9), "scale": 0.3}])
+def test_flex_is_asked_for_what_attention_is(how: dict[str, Any]) -> None:
+    torch._dynamo.reset()
+    spec, flex = specs.load()["attention"], rivals.of("attention")["flex"]
+    q, (k, v) = torch.randn(2, 4, 40, 16), torch.randn(2, 2, 2, 50, 16).unbind()
+    assert flex.refuses({"q": q, "k": k, "v": v, **how}) is None
+    with torch.no_grad():  # its backward has no kernels for a CPU
+        found = flex.load()(q, k, v, **how)
+    wanted = spec.reference(*(t.double() for t in (q, k, v)), **how)
+    torch.testing.assert_close(found.double(), wanted, atol=1e-5, rtol=1e-5)
+
+
+def test_flex_says_what_it_has_not() -> None:
+    flex = rivals.of("attention")["flex"]
+    q, mask = torch.ones(1, 2, 4, 16), torch.ones(4, 4)
+    for more, word in (({"mask": mask}, "functions"), ({"dropout": 0.1}, "dropout"),
+                       ({"deterministic": True}, "order")):  # fmt: skip
+        assert word in (flex.refuses({"q": q, "k": q, "v": q, **more}) or "")

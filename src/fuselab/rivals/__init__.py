@@ -5,13 +5,13 @@ A file a project, none of which is imported before a worker measures it.
 
 from __future__ import annotations
 
-from fuselab.rivals import flash_attn, liger, quack, xformers, xla
+from fuselab.rivals import flash_attn, flex, liger, quack, xformers, xla
 from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
 ALL = (
     *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *quack.PRODUCTS),
-    *(*flash_attn.ALL, xformers.ATTENTION),
+    *(*flash_attn.ALL, flex.ATTENTION, xformers.ATTENTION),
     *xla.ALL,
 )
 
