@@ -103,7 +103,7 @@ class _Patch:
             if holder is not None:
                 install(module, holder)
                 replaced += [(site.name, site.kind) for site in holder.sites]
-                partly += [(s.name, s.kind, why) for s in holder.sites for why in s.proof.missing]
+                partly += holder.missing
         for name, module in list(self.model.named_modules()):
             if id(module) in pairs.known or not structure.looks_like_a_norm(module):
                 continue

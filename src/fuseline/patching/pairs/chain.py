@@ -25,7 +25,7 @@ from fuseline.patching.probe import is_plain
 # Their forwards are documented; a subclass may have another.
 FORWARDS = {kind: kind.forward for kind in (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.Linear, nn.GELU)}
 # Multiplications from which a product on a CPU gains more by its epilogue than a call costs.
-LARGE_ON_A_CPU = 2**24
+LARGE_ON_A_CPU = 2**26
 # Elements of a result from which two passes over it should take longer than the ten small kernels
 # that fold a norm: by their traffic, not measured.
 LARGE_ON_A_GPU = 2**24
@@ -33,6 +33,7 @@ LARGE_ON_A_GPU = 2**24
 # (results/h200/products-2026-11-26); from 2**31 to 2**35 the host's time decides.
 LARGE_PRODUCT_ON_A_GPU = 2**36
 FEW = "torch's own are as fast on a cpu for few elements"
+WITH_GRADIENT = "torch's own are as fast on a cpu where a gradient is wanted"
 
 Members = tuple[Any, ...]
 
@@ -79,7 +80,10 @@ class Chain:
 
     def unfit(self, members: Members) -> str | None:
         """Return what about the modules our operator does not take, or None."""
-        return None
+        weight = members[0]._parameters.get("weight")
+        if weight is None:
+            return "its weight is not a parameter of its own"
+        return None if weight.numel() else "its weight is empty"
 
     @property
     def details(self) -> Any:
@@ -141,7 +145,9 @@ class ConvBn(Chain):
         conv = members[0]
         if conv.padding_mode != "zeros":
             return f"its padding_mode is {conv.padding_mode!r}"
-        return f"its padding is {conv.padding!r}" if isinstance(conv.padding, str) else None
+        if isinstance(conv.padding, str):
+            return f"its padding is {conv.padding!r}"
+        return super().unfit(members)
 
     def attributes(self, members: Members) -> tuple[Any, ...]:
         conv, bn = members[:2]
@@ -227,7 +233,7 @@ class LinearGelu(Chain):
     def slower_with_gradient(self, device_type: str, training: bool) -> str | None:
         if device_type != "cpu":
             return None
-        return "torch's own are as fast on a cpu where a gradient is wanted"
+        return WITH_GRADIENT
 
     def attributes(self, members: Members) -> tuple[Any, ...]:
         act = members[1]

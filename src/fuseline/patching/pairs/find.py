@@ -174,12 +174,13 @@ def _wiring(
 ) -> Wiring | str:
     known = {site.chain: i for i, site in enumerate(sites)}
     spans = tuple((at, Span(length, known[chain])) for at, length, chain in found if chain in known)
+    mode = "training" if training else "eval"
     if not spans:
-        return f"no chains in {'training' if training else 'eval'}"
+        return f"in {mode} there is none"
     first = sites[spans[0][1].site].chain.members(module)[0]
     try:
         with neutral(first.weight.device):
             dims = wiring.prove(plan, module, own, training, first)
     except Unlike as why:
-        return str(why)
+        return f"in {mode} {why}"
     return Wiring(Plan(plan.steps, plan.result, spans), None if dims is None else frozenset(dims))

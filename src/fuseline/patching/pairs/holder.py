@@ -13,7 +13,7 @@ from torch.compiler import is_compiling
 from torch.nn import Module
 
 from fuseline.core.operator import PLAIN
-from fuseline.patching.pairs.chain import FEW, hooked, of_plain_tensors, state
+from fuseline.patching.pairs.chain import FEW, WITH_GRADIENT, hooked, of_plain_tensors, state
 from fuseline.patching.pairs.plan import Plan
 from fuseline.patching.pairs.proof import Proof
 from fuseline.patching.serving import Watched, own_class
@@ -113,17 +113,26 @@ class Holder(Watched):
     ) -> None:  # fmt: skip
         super().__init__(impl, fixed)
         self.children, self.wirings, self.sites = children(module), wirings, sites
-        # Calls of small modules on a CPU are left alone before anything that takes long.
+        # Such calls on a CPU are left alone before anything that takes long; 0: none are.
         alone = len(sites) == 1 and all(isinstance(w, str) or w.of_x() for w in wirings.values())
         self.least = sites[0].chain.least(sites[0].chain.members(module)) if alone else 0
+
+    @property
+    def missing(self) -> list[tuple[str, str, str]]:
+        """Return what of its chains is not served, and why, for a report."""
+        wired = [w for w in self.wirings.values() if isinstance(w, str)]
+        return [(s.name, s.kind, why) for s in self.sites for why in (*s.proof.missing, *wired)]
 
     def run(self, module: Any, made: Any, x: Any) -> Any:
         if is_compiling():
             return "torch.compile makes kernels of its own"
         if type(x) not in PLAIN or x.is_nested:
             return f"x is a {type(x).__name__}"
-        if x.is_cpu and x.numel() < self.least:
-            return FEW
+        if self.least and x.is_cpu:
+            if x.numel() < self.least:
+                return FEW
+            if torch.is_grad_enabled() and x.requires_grad:
+                return WITH_GRADIENT
         wiring = self.wirings[module.training]
         if isinstance(wiring, str):
             return wiring

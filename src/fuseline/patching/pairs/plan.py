@@ -110,14 +110,11 @@ class Plan:
         return [*read, *_refs(self.result)].count(index)
 
 
-def sequential(module: Any) -> bool:
-    """Whether a module documents its forward: its children, one after another."""
-    kind = type(module)
-    return (
-        all(getattr(kind, name) is getattr(nn.Sequential, name) for name in ("forward", "__iter__"))
-        if issubclass(kind, nn.Sequential)
-        else False
-    )
+def sequential(kind: type[Module]) -> bool:
+    """Whether a class documents its forward: its children, one after another."""
+    names = ("forward", "__iter__")
+    own = nn.Sequential
+    return issubclass(kind, own) and all(getattr(kind, n) is getattr(own, n) for n in names)
 
 
 def of_sequential(module: Any) -> Plan:

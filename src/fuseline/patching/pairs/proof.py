@@ -18,7 +18,9 @@ from fuseline.patching.probe import Unlike, autocast, channels_last, transposed
 Cell = tuple[torch.dtype | None, bool, bool]
 
 AUTOCASTS = (None, torch.bfloat16, torch.float16)
-# Most of our error: times the modules' own, and eps of the dtype beside the largest element.
+# Most of our error: times the modules' own; beside the largest element, eps of the dtype, and the
+# square root of the number of products in a sum, whose order may be another, times eps of the type
+# that they are added in.
 TIMES_OWN, OF_LARGEST = 2.0, 4.0
 # Results closer to 0 than this part of the largest have no gradient here: rounding decides whether
 # ReLU lets it pass.
@@ -38,7 +40,7 @@ def prove(chain: Any, members: Members, device: torch.device) -> Proof:
     cells: set[Cell] = set()
     missing: dict[str, str] = {}
     dtype = chain.tensors(members)[0].dtype
-    drawn, wide = (_Drawn(chain, members, device, to) for to in (dtype, torch.float32))
+    drawn, wide = (_Drawn(chain, members, device, to) for to in (None, torch.float32))
     for training in (True, False):
         mode = "training" if training else "eval"
         # Half types cannot tell all functions from one another.
@@ -110,11 +112,12 @@ class _Trial:
             exact = self.chain.own(inputs[2], self.exact)
         if (ours.dtype, ours.shape, ours.stride()) != (theirs.dtype, theirs.shape, theirs.stride()):
             raise Unlike(f"its result is {_form(theirs)}, ours {_form(ours)}")
-        _compare("result", ours, theirs, exact, ours.dtype)
+        size = float(exact.detach().abs().max())
+        _compare("result", ours, theirs, exact, self._unit(ours.dtype) * size)
         if graph:
             self._gradients((ours, theirs, exact), inputs)
         for (name, a), (_, b), (_, c) in zip(*map(_buffers, self._all()), strict=True):
-            _compare(name, a, b, c, ours.dtype)
+            _compare(name, a, b, c, self._unit(ours.dtype) * float(c.abs().max()))
 
     def _gradients(self, results: tuple[Tensor, ...], inputs: list[Tensor]) -> None:
         exact = results[2].detach()
@@ -124,9 +127,18 @@ class _Trial:
         for y, x, members in zip(results, inputs, self._all(), strict=True):
             leaves = [x, *(p for m in members for p in m._parameters.values() if p is not None)]
             found.append(torch.autograd.grad(y, leaves, dy.to(y.dtype)))
+        # Some are 0 but for rounding, as of a bias before a norm: the largest says what that is.
+        largest = max(float(t.abs().max()) for t in found[2])
         names = ["x", *(n for m in self.ours for n, p in m._parameters.items() if p is not None)]
         for name, a, b, c in zip(names, *found, strict=True):
-            _compare(f"gradient of {name}", a, b, c, results[0].dtype)
+            _compare(f"gradient of {name}", a, b, c, self._unit(results[0].dtype) * largest)
+
+    def _unit(self, dtype: torch.dtype) -> float:
+        """Return what rounding explains in elements of size 1."""
+        products = self.chain.tensors(self.ours)[0][0].numel()
+        added_in = torch.promote_types(dtype, torch.float32)
+        order = products**0.5 * torch.finfo(added_in).eps
+        return float(OF_LARGEST * torch.finfo(dtype).eps + order)
 
     def _near_zero(self, exact: Tensor) -> Tensor:
         return exact.abs() <= NEAR_ZERO * exact.abs().max()
@@ -139,7 +151,7 @@ class _Drawn:
     """The modules of a chain with random parameters, and statistics away from zero."""
 
     def __init__(
-        self, chain: Any, members: Members, device: torch.device, dtype: torch.dtype
+        self, chain: Any, members: Members, device: torch.device, dtype: torch.dtype | None
     ) -> None:
         self.chain, self.device, self.generator = chain, device, torch.Generator()
         self.generator.seed()
@@ -193,7 +205,7 @@ def _buffers(members: Members) -> list[tuple[str, Tensor]]:
     return [(n, t) for m in members for n, t in m._buffers.items() if t is not None]
 
 
-def _compare(name: str, ours: Tensor, theirs: Tensor, exact: Tensor, dtype: torch.dtype) -> None:
+def _compare(name: str, ours: Tensor, theirs: Tensor, exact: Tensor, rounding: float) -> None:
     """Raise Unlike where ours is farther from the exact value than rounding explains."""
     if not ours.is_floating_point():
         if not torch.equal(ours, theirs):
@@ -201,10 +213,7 @@ def _compare(name: str, ours: Tensor, theirs: Tensor, exact: Tensor, dtype: torc
         return
     with torch.no_grad():
         errors = [float((t.double() - exact).abs().max()) for t in (ours, theirs)]
-        bound = TIMES_OWN * errors[1] + OF_LARGEST * torch.finfo(dtype).eps * float(
-            exact.abs().max()
-        )
-    if not errors[0] <= bound:
+    if not errors[0] <= TIMES_OWN * errors[1] + rounding:
         raise Unlike(f"the error of its {name} is {errors[0]:.2g}, its own {errors[1]:.2g}")
 
 

@@ -147,8 +147,8 @@ def _same(
     plan: Plan, module: Any, own: type[Module], training: bool, shape: Any, first: Any
 ) -> None:
     device = first.weight.device
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(device)
-    shapes = _shapes(twin(module, own, training), own, shape)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(first.weight)
+    shapes = _shapes(twin(module, own, training), own, x)
     for graph, to in product((False, True), (None, torch.bfloat16)):
 
         def outcome(forward: Callable[[Any, Tensor], Any], graph: bool, to: Any) -> Outcome:
@@ -190,7 +190,7 @@ def _equal(a: Tensor | None, b: Tensor | None) -> bool:
     return a.dtype == b.dtype and a.stride() == b.stride() and torch.equal(a, b)
 
 
-def _shapes(made: Any, own: type[Module], shape: Any) -> dict[str, list[torch.Size]]:
+def _shapes(made: Any, own: type[Module], x: Tensor) -> dict[str, list[torch.Size]]:
     """Return the shapes of the children's results, from a run without data."""
     found: dict[str, list[torch.Size]] = {}
 
@@ -212,7 +212,7 @@ def _shapes(made: Any, own: type[Module], shape: Any) -> dict[str, list[torch.Si
             tensors = vars(made)[kind].items()
             vars(made)[kind] = {n: t if t is None else t.detach().to("meta") for n, t in tensors}
         with torch.no_grad():
-            own.forward(made, torch.empty(shape, device="meta"))
+            own.forward(made, x.to("meta"))
     except Unlike:
         raise
     except Exception as error:  # whatever its forward does
