@@ -124,6 +124,14 @@ class SlowGELU(nn.Module):
         return 0.5 * x * (1.0 + torch.erf(x / 2**0.5))
 
 
+class NewGELU(nn.Module):
+    """GPT-2's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = (2 / torch.pi) ** 0.5 * (x + 0.044715 * x.pow(3))
+        return 0.5 * x * (1.0 + torch.tanh(inner))
+
+
 class QuickGELU(nn.Module):
     """CLIP's, which is another function."""
 
@@ -158,6 +166,7 @@ SERVED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
     ),
     "Mlp": (Mlp, (2, 7, C), {"fc1"}),
     "SlowGELU": (lambda: Mlp(SlowGELU()), (4, C), {"fc1"}),
+    "NewGELU": (lambda: Mlp(NewGELU()), (4, C), {"fc1"}),
 }  # fmt: skip
 
 

@@ -22,8 +22,6 @@ from fuseline.ops.conv_bn.op import SELECTOR as CONV_BN
 from fuseline.ops.matmul_add_gelu.op import SELECTOR as GELU
 from fuseline.patching.probe import is_plain
 
-# Their forwards are documented; a subclass may have another.
-FORWARDS = {kind: kind.forward for kind in (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.Linear, nn.GELU)}
 # Multiplications from which a product on a CPU gains more by its epilogue than a call costs.
 LARGE_ON_A_CPU = 2**26
 # Elements of a result from which two passes over it should take longer than the ten small kernels
@@ -73,6 +71,10 @@ class Chain:
         """Return the classes of what follows one another, for a report."""
         names = [type(m).__name__ for m in members]
         return " + ".join(names + ([] if self.function is None else [self.function.__name__]))
+
+    def spellings(self, members: Members) -> tuple[Any, ...]:
+        """Return what a chain of these classes may be, which the proof tells from one another."""
+        return (self,)
 
     @property
     def selector(self) -> Selector:
@@ -209,6 +211,10 @@ class LinearGelu(Chain):
     """Linear with a bias and GELU."""
 
     approximate: str = "none"
+
+    def spellings(self, members: Members) -> tuple[Any, ...]:
+        known = type(members[1]) is nn.GELU
+        return (self,) if known else (self, replace(self, approximate="tanh"))
 
     @property
     def selector(self) -> Selector:

@@ -79,9 +79,10 @@ class Pairs:
             device = members[0].weight.device
             why = chain.unfit(members) or chain.unavailable(device.type)
             if why is None:
-                proven = self._proof(chain, members, device)
+                tried = [(c, self._proof(c, members, device)) for c in chain.spellings(members)]
+                chosen, proven = max(tried, key=lambda one: len(one[1].cells))
                 if proven.cells:
-                    sites.append(Site(where, chain, members, proven, device.type))
+                    sites.append(Site(where, chosen, members, proven, device.type))
                     continue
                 why = "; ".join(proven.missing)
             self.kept.append((where, chain.kind(members), why))
@@ -172,8 +173,12 @@ def _plan(module: Any, own: type[Module], training: bool) -> Plan:
 def _wiring(
     plan: Plan, found: list[Found], sites: list[Site], module: Any, own: Any, training: bool
 ) -> Wiring | str:
-    known = {site.chain: i for i, site in enumerate(sites)}
-    spans = tuple((at, Span(length, known[chain])) for at, length, chain in found if chain in known)
+    known = {(site.chain.names, site.chain.function): i for i, site in enumerate(sites)}
+    spans = tuple(
+        (at, Span(length, known[chain.names, chain.function]))
+        for at, length, chain in found
+        if (chain.names, chain.function) in known
+    )
     mode = "training" if training else "eval"
     if not spans:
         return f"in {mode} there is none"
