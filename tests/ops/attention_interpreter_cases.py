@@ -15,7 +15,7 @@ from ops.varlen_calls import packed
 import fuseline
 from fuseline import sdpa, table
 from fuseline.ops.attention import impl_triton
-from fuseline.ops.attention.impl_triton_plan import Options, Tile, Tiles
+from fuseline.primitives.triton.attention.plan import Options, Tile, Tiles
 
 pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
 

@@ -16,7 +16,7 @@ from ops.without_a_gpu import (  # noqa: E402
 )
 
 from fuseline.ops.attention import impl_triton  # noqa: E402
-from fuseline.ops.attention.impl_triton_plan import Options  # noqa: E402
+from fuseline.primitives.triton.attention.plan import Options  # noqa: E402
 
 HOPPERS_SHARED = 227 << 10
 compiles = pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")

@@ -15,16 +15,17 @@ from torch import Tensor
 from fuseline.core import native
 from fuseline.core.products.cublaslt import tf32
 from fuseline.ops.attention.impl_args import Call, Grads, readable
-from fuseline.ops.attention.impl_triton_bwd import (
+from fuseline.primitives.triton import Wrap
+from fuseline.primitives.triton.attention.backward import (
     PITCH,
     keys_kernel,
     queries_kernel,
     rows_kernel,
 )
-from fuseline.ops.attention.impl_triton_fwd import fwd_kernel
-from fuseline.ops.attention.impl_triton_kernels import FLOAT_MASK
-from fuseline.ops.attention.impl_triton_mask import mask_kernel
-from fuseline.ops.attention.impl_triton_plan import (
+from fuseline.primitives.triton.attention.forward import fwd_kernel
+from fuseline.primitives.triton.attention.kernels import FLOAT_MASK
+from fuseline.primitives.triton.attention.mask import mask_kernel
+from fuseline.primitives.triton.attention.plan import (
     Form,
     Ints,
     Mask,
@@ -33,7 +34,6 @@ from fuseline.ops.attention.impl_triton_plan import (
     Tiles,
     tiles_of,
 )
-from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import Launch
 from fuseline.primitives.triton.rows import divide_up, power_of_2, vec_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fuseline.ops.attention.impl_triton_bwd import COUNTS, ds_of, first_row, load_rows
-from fuseline.ops.attention.impl_triton_kernels import (
+from fuseline.primitives.triton.attention.backward import COUNTS, ds_of, first_row, load_rows
+from fuseline.primitives.triton.attention.kernels import (
     keys_of,
     load_tile,
     rows_of,

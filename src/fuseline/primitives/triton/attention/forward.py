@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fuseline.ops.attention.impl_triton_kernels import (
+from fuseline.primitives.triton.attention.kernels import (
     FLOAT_MASK,
     LN2,
     NO_MASK,

@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fuseline.ops.attention.impl_triton_kernels import BOOL_MASK, FLOAT_MASK, NO_MASK
 from fuseline.primitives import philox
+from fuseline.primitives.triton.attention.kernels import BOOL_MASK, FLOAT_MASK, NO_MASK
 from fuseline.primitives.triton.rows import halves, power_of_2, vec_of
 
 Ints = tuple[int, ...]

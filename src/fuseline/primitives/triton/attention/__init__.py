@@ -1,0 +1,1 @@
+"""Kernels of attention, and what their launches depend on."""
