@@ -243,19 +243,29 @@ def _provided(contract: Contract, provider: Provider) -> Choice:
 
 def _checked(op: str, schema: str, fake: Function, function: Function) -> Function:
     """Return a kernel that refuses what ours refuse: another project's may crash."""
-    names = [argument.split()[-1] for argument in schema[1 : schema.index(")")].split(", ")]
+    names = _names(schema[1 : schema.index(")")])
 
     def kernel(*args: Any, **options: Any) -> Any:
-        for name, t in zip(names, args, strict=True):
-            plain = isinstance(t, torch.Tensor) and type(t).__torch_dispatch__ is _PLAIN
-            held = plain and not t.is_meta
-            if held and t.numel() and not t.data_ptr():
-                raise RuntimeError(f"{op}: {name} has elements, but its memory was freed")
+        _refuse_freed(op, names, args)
         fake(*args)
         with torch._C._AutoDispatchBelowAutograd():
             return function(*args, **options)
 
     return kernel
+
+
+def _names(arguments: str) -> list[str]:
+    """Return the names of a schema's arguments."""
+    return [argument.split()[-1] for argument in arguments.split(", ")]
+
+
+def _refuse_freed(op: str, names: Sequence[str], args: tuple[Any, ...]) -> None:
+    """Refuse tensors that have elements but no memory."""
+    for name, t in zip(names, args, strict=True):
+        plain = isinstance(t, torch.Tensor) and type(t).__torch_dispatch__ is _PLAIN
+        held = plain and not t.is_meta
+        if held and t.numel() and not t.data_ptr():
+            raise RuntimeError(f"{op}: {name} has elements, but its memory was freed")
 
 
 def _fakes(contract: Contract) -> list[Function]:
@@ -286,7 +296,9 @@ def _auto_variant(contract: Contract, selector: Selector, suffix: str) -> Varian
         try:
             return served(*args)[which](*args)
         except Exception:
-            contract.fake(*args)  # names the argument, which reasons do not look at first
+            # These name the argument, which reasons do not look at first.
+            _refuse_freed(contract.name, _names(contract.args), args)
+            contract.fake(*args)
             raise
 
     def run(*args: Any, wrap: Any = None) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
+from torch import Tensor
 
 from fuseline.core import spec_fields as fields
 from fuseline.core.select import Selector, asked
@@ -110,6 +111,35 @@ class ErrorCase:
         if not (isinstance(self.error, type) and issubclass(self.error, Exception)):
             raise fields.fault(owner, "error", repr(self.error), "a class of exceptions")
         _set(self, "match", fields.items(owner, "match", self.match, str, "text"))
+
+    @classmethod
+    def changed(
+        cls, good: Inputs, name: str, error: type[Exception], *match: str, **change: Any
+    ) -> ErrorCase:
+        """Return a case of good inputs but for what `change` replaces, on the device that is asked
+        for, but for meta tensors.
+        """
+
+        def make(device: torch.device) -> Inputs:
+            given = good | change
+            return {n: t.to(device) if _moves(t) else t for n, t in given.items()}
+
+        return cls(name, make, error, match)
+
+
+def _moves(t: Any) -> bool:
+    return isinstance(t, Tensor) and not t.is_meta
+
+
+def drawing(
+    dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> Callable[..., Tensor]:
+    """Return random(*shape), normal numbers."""
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+
+    return random
 
 
 def _always(device_type: str) -> str | None:

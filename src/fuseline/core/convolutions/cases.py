@@ -23,6 +23,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    drawing,
     provided,
 )
 
@@ -113,9 +114,10 @@ def make_inputs(
 ) -> Inputs:
     """Return random inputs whose convolutions have a variance near 1."""
 
+    drawn = drawing(dtype, device, generator)
+
     def random(shape: Sequence[int]) -> Tensor:
-        t = torch.randn(shape, dtype=dtype, device=device, generator=generator)
-        return _placed(t, case.args["last"])
+        return _placed(drawn(*shape), case.args["last"])
 
     x, weight, numbers = random(case.args["shape"]), case.args["weight"], case.args["numbers"]
     inputs: Inputs = {"x": x, "weight": random(weight) * prod(weight[1:]) ** -0.5, **numbers}
@@ -141,26 +143,16 @@ def _cost(of: Convolution, inputs: Inputs, direction: Direction) -> Cost:
     return Cost((both + result * (1 + of.relu)) * size, (both + of_bias + added) * size, 2 * flops)
 
 
-def errors(of: Convolution) -> tuple[ErrorCase, ...]:
-    def good(device: torch.device) -> Inputs:
-        inputs = {
-            "x": torch.randn(2, 4, 5, 5),
-            "weight": torch.randn(6, 4, 3, 3),
-            "bias": torch.randn(6),
-            **({"z": torch.randn(2, 6, 3, 3)} if of.adds else {}),
-        }
-        return {name: t.to(device) for name, t in inputs.items()}
-
-    def bad(name: str, error: type[Exception], *match: str, **change: Any) -> ErrorCase:
-        def make(device: torch.device) -> Inputs:
-            moved = {
-                n: t.to(device) if isinstance(t, Tensor) and not t.is_meta else t
-                for n, t in change.items()
-            }
-            return good(device) | moved
-
-        return ErrorCase(name, make, error, match)
-
+def errors(of: Convolution, **more: Any) -> tuple[ErrorCase, ...]:
+    """Return the bad inputs of a convolution; more: inputs that its operator has besides."""
+    good: Inputs = {
+        "x": torch.randn(2, 4, 5, 5),
+        "weight": torch.randn(6, 4, 3, 3),
+        "bias": torch.randn(6),
+        **({"z": torch.randn(2, 6, 3, 3)} if of.adds else {}),
+        **more,
+    }
+    bad = partial(ErrorCase.changed, good)
     r = torch.randn
     cases = [
         bad("integer_x", TypeError, "x", "int64", "float32", x=torch.ones(2, 4, 5, 5).long()),

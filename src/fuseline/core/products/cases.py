@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fuseline.core import arguments, fusion_cases
 from fuseline.core.products.product import Product
@@ -21,6 +20,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    drawing,
     provided,
 )
 
@@ -76,10 +76,7 @@ def _make_inputs(
     generator: torch.Generator,
 ) -> Inputs:
     """Return random inputs whose products have a variance near 1."""
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
-
+    random = drawing(dtype, device, generator)
     a, n, layout = case.args["a"], case.args["n"], case.args["layout"]
     batch = a[:-2] if layout == "b" else ()
     scale = a[-1] ** -0.5
@@ -102,21 +99,9 @@ def _cost(product: Product, inputs: Inputs, direction: Direction) -> Cost:
     return Cost(size * (both + y + saved), size * (both + bias), 2 * flops)
 
 
-def bad_case(
-    good: Inputs, name: str, error: type[Exception], *match: str, **change: Any
-) -> ErrorCase:
-    """Return good inputs but for what `change` replaces."""
-
-    def make(device: torch.device) -> Inputs:
-        given = good | change
-        return {n: t.to(device) if isinstance(t, Tensor) else t for n, t in given.items()}
-
-    return ErrorCase(name, make, error, match)
-
-
 def _errors(product: Product) -> tuple[ErrorCase, ...]:
     good: Inputs = {"a": torch.randn(3, 4), "b": torch.randn(4, 5)}
-    bad = partial(bad_case, good | ({"bias": torch.randn(5)} if product.biased else {}))
+    bad = partial(ErrorCase.changed, good | ({"bias": torch.randn(5)} if product.biased else {}))
     cases = [
         bad("integer_a", TypeError, "a has dtype", "int64", "float32", a=torch.ones(3, 4).long()),
         bad("vector_a", ValueError, "a has shape", "(4,)", "two dimensions", a=torch.ones(4)),

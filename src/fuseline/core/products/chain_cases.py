@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core import arguments
-from fuseline.core.products.cases import SUITE_DTYPES, bad_case
+from fuseline.core.products.cases import SUITE_DTYPES
 from fuseline.core.products.chain import Chain
 from fuseline.core.select import Selector
 from fuseline.core.spec import (
@@ -22,6 +22,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    drawing,
     provided,
 )
 
@@ -65,9 +66,7 @@ def _make_inputs(
     generator: torch.Generator,
 ) -> Inputs:
     """Return random inputs whose products have a variance near 1."""
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+    random = drawing(dtype, device, generator)
 
     def weight(rows: int, columns: int) -> Tensor:
         w = random(columns, rows).mT if case.args["transposed"] else random(rows, columns)
@@ -101,7 +100,7 @@ def _errors(chain: Chain) -> tuple[ErrorCase, ...]:
     good = {"x": torch.randn(3, 4), "w1": torch.randn(4, 5)}
     good |= {"b1": torch.randn(5)} if chain.biased else {}
     good |= {"w2": torch.randn(5, 2)} | ({"b2": torch.randn(2)} if chain.biased else {})
-    bad = partial(bad_case, good | {"activation": chain.activations[0]})
+    bad = partial(ErrorCase.changed, good | {"activation": chain.activations[0]})
     cases = [
         bad("integer_x", TypeError, "x has dtype", "int64", "float32", x=torch.ones(3, 4).long()),
         bad("vector_x", ValueError, "x has shape", "(4,)", "two dimensions", x=torch.ones(4)),

@@ -157,6 +157,7 @@ class Product:
         return y, torch.empty_like(y)
 
     def _fake_bwd(self, dy: Tensor, a: Tensor, b: Tensor, *args: Any) -> tuple[Tensor, ...]:
+        arguments.require_tensor(self.name, b, "b")
         gelu = ("tanh",) if self.activation == "gelu" else ()
         bias = (b.new_empty(b.shape[-1:]),) if self.biased else ()
         self.validate(a, b, *bias, *gelu)

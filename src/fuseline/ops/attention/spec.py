@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fuseline.core.arguments import DTYPES
 from fuseline.core.spec import (
@@ -19,6 +18,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    drawing,
     provided,
 )
 from fuseline.ops.attention import impl_eager, reference
@@ -63,9 +63,7 @@ def _case(
 def _make_inputs(
     case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> Inputs:
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
-
+    random = drawing(dtype, device, generator)
     q, k, kind = case.args["q"], case.args["k"], case.args["mask"]
     inputs: Inputs = {"q": random(*q), "k": random(*k), "v": random(*k), "mask": None}
     sizes = dict(zip("bhst", (*q[:3], k[2]), strict=True))
@@ -102,20 +100,10 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
     return Cost(read, size * both + masked, 10 * pairs * d)
 
 
-def _bad(name: str, error: type[Exception], *match: str, **change: Any) -> ErrorCase:
-    def make(device: torch.device) -> Inputs:
-        inputs: Inputs = {"q": torch.randn(2, 4, 5, 8)}
-        inputs |= {name: torch.randn(2, 2, 6, 8) for name in ("k", "v")}
-        inputs |= change
-        return {n: t.to(device) if _moves(t) else t for n, t in inputs.items()}
-
-    return ErrorCase(name, make, error, match)
-
-
-def _moves(t: Any) -> bool:
-    return isinstance(t, Tensor) and not t.is_meta
-
-
+_bad = partial(
+    ErrorCase.changed,
+    {"q": torch.randn(2, 4, 5, 8), **{name: torch.randn(2, 2, 6, 8) for name in ("k", "v")}},
+)
 _ERRORS = (
     _bad("integer_q", TypeError, "q", "int64", "float32", q=torch.ones(2, 4, 5, 8).long()),
     _bad("not_a_tensor", TypeError, "q", "list", q=[1.0]),

@@ -20,6 +20,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    drawing,
     provided,
 )
 from fuseline.ops.attention_varlen import impl_eager, reference
@@ -59,11 +60,7 @@ def _case(
 def _make_inputs(
     case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> Inputs:
-    args = case.args
-
-    def random(lengths: tuple[int, ...], heads: int) -> Tensor:
-        shape = (sum(lengths), heads, args["d"])
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
+    args, random = case.args, drawing(dtype, device, generator)
 
     def starts(lengths: tuple[int, ...]) -> Tensor:
         return torch.tensor([0, *accumulate(lengths)], dtype=torch.int32, device=device)
@@ -72,9 +69,9 @@ def _make_inputs(
     cu_q = starts(queries)
     how = {"causal": False, "scale": None, "window": None, "dropout": 0.0, **args["how"]}
     return {
-        "q": random(queries, heads),
-        "k": random(keys, own),
-        "v": random(keys, own),
+        "q": random(sum(queries), heads, args["d"]),
+        "k": random(sum(keys), own, args["d"]),
+        "v": random(sum(keys), own, args["d"]),
         "cu_seqlens_q": cu_q,
         "cu_seqlens_k": cu_q if keys == queries else starts(keys),
         "max_seqlen_q": max(queries),
@@ -112,21 +109,15 @@ def _starts(*numbers: int, dtype: torch.dtype = torch.int32) -> Tensor:
     return torch.tensor(numbers, dtype=dtype)
 
 
-def _bad(name: str, error: type[Exception], *match: str, **change: Any) -> ErrorCase:
-    def make(device: torch.device) -> Inputs:
-        inputs: Inputs = {"q": torch.randn(7, 4, 8)}
-        inputs |= {name: torch.randn(9, 2, 8) for name in ("k", "v")}
-        inputs |= {"cu_seqlens_q": _starts(0, 3, 7), "cu_seqlens_k": _starts(0, 4, 9)}
-        inputs |= change
-        return {n: t.to(device) if _moves(t) else t for n, t in inputs.items()}
-
-    return ErrorCase(name, make, error, match)
-
-
-def _moves(t: Any) -> bool:
-    return isinstance(t, Tensor) and not t.is_meta
-
-
+_bad = partial(
+    ErrorCase.changed,
+    {
+        "q": torch.randn(7, 4, 8),
+        **{name: torch.randn(9, 2, 8) for name in ("k", "v")},
+        "cu_seqlens_q": _starts(0, 3, 7),
+        "cu_seqlens_k": _starts(0, 4, 9),
+    },
+)
 _ERRORS = (
     _bad("integer_q", TypeError, "q", "int64", "float32", q=torch.ones(7, 4, 8).long()),
     _bad("four_dimensions", ValueError, "q", "(1, 7, 4, 8)", "three", q=torch.ones(1, 7, 4, 8)),

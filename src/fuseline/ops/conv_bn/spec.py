@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +20,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    drawing,
     provided,
 )
 from fuseline.ops.conv_bn import impl_eager, reference
@@ -63,11 +62,8 @@ def _make_inputs(
     conv = cases.make_inputs(_CONVOLUTION, case, dtype, device, generator)
     training, same = case.args["training"], case.args["same"]
     kind = torch.promote_types(dtype, torch.float32) if not same else dtype
-    drawn = (
-        torch.randn(conv["weight"].shape[:1], dtype=kind, device=device, generator=generator)
-        for _ in _VECTORS
-    )
-    bn_weight, bn_bias, mean, var = drawn
+    random = drawing(kind, device, generator)
+    bn_weight, bn_bias, mean, var = (random(conv["weight"].shape[0]) for _ in _VECTORS)
     # Statistics that training would move are inputs that change.
     running = (None, None) if training else (mean, var.abs() + 0.5)
     norm = dict(zip(_VECTORS, (bn_weight, bn_bias, *running), strict=True))
@@ -94,14 +90,12 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
 
 
 def _errors() -> tuple[ErrorCase, ...]:
-    def whole(case: ErrorCase) -> ErrorCase:
-        return replace(case, make=lambda device: _good(device) | case.make(device))
-
-    def bad(name: str, error: type[Exception], *match: str, **change: Any) -> ErrorCase:
-        return ErrorCase(name, lambda device: _good(device) | change, error, match)
-
+    vectors = {name: torch.ones(6) for name in _VECTORS}
+    x, weight = torch.randn(2, 4, 5, 5), torch.randn(6, 4, 3, 3)
+    good: Inputs = {"x": x, "weight": weight, "bias": None, **vectors}
+    bad = partial(ErrorCase.changed, good)
     return (
-        *map(whole, cases.errors(_CONVOLUTION)),
+        *cases.errors(_CONVOLUTION, **vectors),
         bad("bn_weight", ValueError, "bn_weight", "(5,)", "(6,)", bn_weight=torch.ones(5)),
         bad("bn_bias", TypeError, "bn_bias", "float16", "float32", bn_bias=torch.ones(6).half()),
         bad("no_running_mean", ValueError, "running_mean", "None", running_mean=None),
@@ -112,12 +106,6 @@ def _errors() -> tuple[ErrorCase, ...]:
         bad("one_value_a_channel", ValueError, "x", "1 values", "training",
             x=torch.randn(1, 4, 3, 3), training=True),
     )  # fmt: skip
-
-
-def _good(device: torch.device) -> Inputs:
-    vectors = {name: torch.ones(6, device=device) for name in _VECTORS}
-    x, weight = torch.randn(2, 4, 5, 5, device=device), torch.randn(6, 4, 3, 3, device=device)
-    return {"x": x, "weight": weight, "bias": None, **vectors}
 
 
 SPEC = OpSpec(

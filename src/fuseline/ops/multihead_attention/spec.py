@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fuseline.core.arguments import DTYPES
 from fuseline.core.spec import (
@@ -19,6 +18,7 @@ from fuseline.core.spec import (
     Implementation,
     Inputs,
     OpSpec,
+    drawing,
     provided,
 )
 from fuseline.ops.attention.op import SELECTOR
@@ -46,10 +46,7 @@ def _make_inputs(
     case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator
 ) -> Inputs:
     """Return random inputs whose products have a variance near 1."""
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, dtype=dtype, device=device, generator=generator)
-
+    random = drawing(dtype, device, generator)
     (batch, rows, columns), heads = case.args["x"], case.args["heads"]
     own = heads // case.args["shared"]
     of_qkv = columns // heads * (heads + 2 * own)
@@ -82,16 +79,17 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
     return Cost(size * x.numel() + y + weights, size * x.numel() + weights, backward)
 
 
-def _bad(name: str, error: type[Exception], *match: str, **change: Any) -> ErrorCase:
-    def make(device: torch.device) -> Inputs:
-        inputs: Inputs = {"x": torch.randn(2, 5, 6), "heads": 2}
-        inputs |= {"w_qkv": torch.randn(6, 24), "b_qkv": torch.randn(24)}
-        inputs |= {"w_out": torch.randn(8, 6), "b_out": torch.randn(6)} | change
-        return {n: t.to(device) if isinstance(t, Tensor) else t for n, t in inputs.items()}
-
-    return ErrorCase(name, make, error, match)
-
-
+_bad = partial(
+    ErrorCase.changed,
+    {
+        "x": torch.randn(2, 5, 6),
+        "w_qkv": torch.randn(6, 24),
+        "b_qkv": torch.randn(24),
+        "w_out": torch.randn(8, 6),
+        "b_out": torch.randn(6),
+        "heads": 2,
+    },
+)
 _ERRORS = (
     _bad("integer_x", TypeError, "x", "int64", x=torch.ones(2, 5, 6).long()),
     _bad("two_dimensions", ValueError, "x", "(5, 6)", "batch", x=torch.ones(5, 6)),
