@@ -344,10 +344,7 @@ def kernel_below(schema: str, device_type: str) -> Function | str:
 
 
 def stand_in(kernels: Mapping[str, Function], key: str) -> torch.library.Library:
-    """Put Python kernels in the place of ATen operators', until the library that is returned goes.
-
-    key  for a kind of device: "CUDA"
-    """
+    """Put Python kernels in the place of ATen's for a dispatch key, until the library goes."""
     library = torch.library.Library("aten", "IMPL", key)
     with warnings.catch_warnings():  # of each that it had
         warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered kernel")
