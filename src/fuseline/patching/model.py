@@ -45,7 +45,8 @@ def patch(model: Module, impl: str = "auto") -> Report:
            calls that were found in it, bit by bit; each chain, running statistics too, with fp64.
     impl   as in rms_norm and, where there is one of the name, in conv_bn and matmul_add_gelu; with
            "auto" calls that torch computes as fast (on a CPU: layer norms, conv_bn, GELU where a
-           gradient is wanted) are left to it. The report names them.
+           gradient is wanted), or may (conv_bn on a GPU, not measured), are left to it. The report
+           names them.
 
     Calls of a kind that was not shown to give the same, of a tensor subclass, of another dtype than
     the weight's, or after a change of an attribute or of the class go to the module's own forward,

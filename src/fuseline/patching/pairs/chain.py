@@ -24,8 +24,11 @@ from fuseline.patching.probe import is_plain
 
 # Multiplications from which a product on a CPU gains more by its epilogue than a call costs.
 LARGE_ON_A_CPU = 2**26
+# Whether "auto" serves convolutions on a GPU. What that brings was reckoned from traffic and not
+# measured (tools/patch_pairs.py measures it), so they are torch's until then.
+CONVOLUTIONS_ON_A_GPU = False
 # Elements of a result from which two passes over it should take longer than the ten small kernels
-# that fold a norm: by their traffic, not measured.
+# that fold a norm: by their traffic.
 LARGE_ON_A_GPU = 2**24
 # Multiplications of the smallest product that was measured to be faster with its epilogue
 # (results/h200/products-2026-11-26); from 2**31 to 2**35 the host's time decides.
@@ -123,7 +126,10 @@ class ConvBn(Chain):
         return CONV_BN
 
     def slower(self, device_type: str) -> str | None:
-        return "torch's own are as fast on a cpu" if device_type == "cpu" else None
+        if device_type == "cpu":
+            return "torch's own are as fast on a cpu"
+        reckoned = "on a GPU it was not measured: only an implementation by name serves it"
+        return None if CONVOLUTIONS_ON_A_GPU else reckoned
 
     def slower_call(self, x: Tensor, members: Members) -> str | None:
         conv, bn = members[:2]
