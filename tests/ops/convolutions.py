@@ -76,8 +76,15 @@ def computed(
     return [y.detach(), *(() if dy is None else torch.autograd.grad(y, [*leaves.values()], dy))]
 
 
-def error(found: Tensor, wanted: Tensor) -> float:
-    """The largest error in eps of the largest element."""
+def error(found: Tensor, wanted: Tensor, dy: Tensor | None = None) -> float:
+    """The largest error in eps of the largest element.
+
+    dy: the gradient of the result. A bias's is a sum of it, of which random signs may leave little:
+    its errors count beside what they leave in the mean.
+    """
     worst = (found.double() - wanted).abs().max().item()
+    largest = wanted.abs().max().item()
+    if dy is not None and wanted.dim() == 1:
+        largest = max(largest, (dy.numel() / dy.shape[1]) ** 0.5)
     # A ReLU may leave nothing but zeros.
-    return worst and worst / wanted.abs().max().item() / torch.finfo(found.dtype).eps
+    return worst and worst / largest / torch.finfo(found.dtype).eps

@@ -54,7 +54,7 @@ def test_one_to_three_dimensions_and_a_number_for_each(
     for found, wanted in zip(
         computed(op, given, numbers, dy), exact(op, given, numbers, dy), strict=True
     ):
-        assert error(found, wanted) < 16
+        assert error(found, wanted, dy) < 16
 
 
 @pytest.mark.parametrize("op", OPS)
