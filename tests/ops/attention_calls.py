@@ -70,25 +70,34 @@ def error(found: Tensor, wanted: Tensor) -> float:
 
 def hold(dout: Tensor, *tensors: Any, **options: Any) -> None:
     """Require twice the error of the formula in the same type at most, and a few roundings of the
-    largest element.
-
-    Half types are rounded once, from float32; the others at each step, and there the largest error
-    of either side is that of the draw: over 400, up to 6.8 eps ours and from 0.8 to 4.7 eager's.
+    largest element: see `near`.
     """
     wanted = oracle(dout, *tensors, **options)
     eager = results(dout, *tensors, **{**options, "impl": "eager"})
-    near(results(dout, *tensors, **options), eager, wanted, options)
+    near(results(dout, *tensors, **options), eager, wanted, *tensors[:2], options)
 
 
 def near(
-    found: list[Tensor], eager: list[Tensor], wanted: list[Tensor], options: dict[str, Any]
+    found: list[Tensor],
+    eager: list[Tensor],
+    wanted: list[Tensor],
+    q: Tensor,
+    k: Tensor,
+    options: dict[str, Any],
 ) -> None:
-    """Require what `hold` does of the output, and of gradients."""
+    """Require what `hold` does of the output, and of gradients.
+
+    Half types are rounded once, from float32; the others at each step. A score is rounded as the
+    terms of its product, which is a relative error of probabilities, of either side's its own.
+    """
+    scale = options.get("scale") or q.shape[-1] ** -0.5
+    longest = [float(t.double().norm(dim=-1).max()) if t.numel() else 0.0 for t in (q, k)]
+    scores = abs(scale) * longest[0] * longest[1]
     unit = float(wanted[0].shape[-1] * max(wanted[0].shape[-3:-1])) ** 0.5
     for f, e, w in zip(found, eager, wanted, strict=True):
         # Where one key is seen the gradients of q and k are 0: differences of sums of products.
         largest = float(w.abs().max()) if w.numel() else 0.0
         largest = unit if largest < 1e-12 else largest
-        roundings = 4 if f.dtype in (torch.float16, torch.bfloat16) else 8
+        roundings = 4 if f.dtype in (torch.float16, torch.bfloat16) else 8 + scores
         limit = 2 * error(e, w) + roundings * torch.finfo(f.dtype).eps * largest
         assert error(f, w) <= limit, (tuple(f.shape), f.dtype, options)

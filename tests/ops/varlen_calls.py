@@ -73,4 +73,4 @@ def oracle(call: Varlen, **options: Any) -> list[Tensor]:
 def hold(call: Varlen, **options: Any) -> None:
     """Require the accuracy that attention has, see attention_calls.hold."""
     eager = results(call, **{**options, "impl": "eager"})
-    near(results(call, **options), eager, oracle(call, **options), options)
+    near(results(call, **options), eager, oracle(call, **options), call.q, call.k, options)
