@@ -135,7 +135,8 @@ def test_gradients(shape: Any, dtype: torch.dtype, act: str) -> None:
         torch.autograd.grad(formula(act, x), x, dy.to(x.dtype))[0]
         for x in (h.double().requires_grad_(), h.clone().requires_grad_())
     )
-    near(g, eager, expected)
+    # GELU's derivative is some ten operations in float32, which no half type shows.
+    near(g, eager, expected, 2.0 if dtype == torch.float32 else 1.0)
     near(dbias, eager.sum(0), expected.sum(0), SUMS[dtype])
     alone, none = act_grad(dy, saved, act, False)
     assert torch.equal(alone, g)
