@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Optional, Tuple  # noqa: UP035  TorchScript knows no other form
 
-import torch
 from torch import Tensor
 
-from fuseline.primitives import philox
+from fuseline.ops.attention.impl_eager import attention
 
 
 def multihead_attention(
@@ -27,8 +26,6 @@ def multihead_attention(
     deterministic: bool = False,
 ) -> Tensor:
     """Return (softmax(scale * q k^T + mask) v of all heads) @ w_out + b_out."""
-    if not 0.0 <= dropout <= 1.0:
-        raise ValueError("dropout is no probability")
     own = heads if kv_heads is None else kv_heads
     batch, rows, _ = x.shape
     columns = x @ w_qkv
@@ -36,30 +33,6 @@ def multihead_attention(
         columns = columns + b_qkv
     of_all = columns.view(batch, rows, heads + 2 * own, -1).transpose(1, 2)
     q, k, v = of_all[:, :heads], of_all[:, heads : heads + own], of_all[:, heads + own :]
-    if own != heads:
-        k = k.repeat_interleave(heads // own, 1)
-        v = v.repeat_interleave(heads // own, 1)
-    scores = q @ k.transpose(2, 3) * (float(q.shape[3]) ** -0.5 if scale is None else scale)
-    i = torch.arange(rows, device=x.device)[:, None]
-    j = torch.arange(rows, device=x.device)
-    hidden = (j > i) if causal else torch.zeros_like(j > i)
-    if window is not None:
-        if window[0] >= 0:
-            hidden = hidden | (j < i - window[0])
-        if window[1] >= 0:
-            hidden = hidden | (j > i + window[1])
-    if mask is not None:
-        if mask.dtype == torch.bool:
-            hidden = hidden | mask.logical_not()
-        else:
-            scores = scores + mask.to(scores.dtype)
-    scores = scores + torch.zeros_like(hidden, dtype=x.dtype).masked_fill(hidden, float("-inf"))
-    nothing = (scores == float("-inf")).all(-1, keepdim=True)
-    p = torch.softmax(scores.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
-    if dropout > 0.0 and seed is not None:
-        kept = philox.matrix_dropout_factor(batch * heads, rows, rows, dropout, seed, x.device)
-        p = p * kept.view(batch, heads, rows, rows).to(p.dtype)
-    elif dropout > 0.0:
-        p = torch.dropout(p, dropout, True)
-    out = (p @ v).transpose(1, 2).reshape(batch, rows, -1) @ w_out
+    out = attention(q, k, v, mask, causal, scale, window, dropout, seed)
+    out = out.transpose(1, 2).reshape(batch, rows, -1) @ w_out
     return out if b_out is None else out + b_out
