@@ -1,7 +1,7 @@
 """Our attention behind torch's: "fuseline" in the registry of torch.nn.attention.
 
-After torch.nn.attention.activate_flash_attention_impl("fuseline") what runs on FlashAttention in
-F.scaled_dot_product_attention, nested tensors and varlen_attn runs on the kernels of
+After torch.nn.attention.activate_flash_attention_impl("fuseline") the ATen operators of
+FlashAttention, which F.scaled_dot_product_attention calls, run on the kernels of
 fuseline.attention, forward and backward, which are deterministic.
 """
 
