@@ -27,8 +27,8 @@ LARGE_ON_A_CPU = 2**26
 # Whether "auto" serves convolutions on a GPU. What that brings was reckoned from traffic and not
 # measured (tools/patch_pairs.py measures it), so they are torch's until then.
 CONVOLUTIONS_ON_A_GPU = False
-# Elements of a result from which two passes over it should take longer than the ten small kernels
-# that fold a norm: by their traffic.
+# Elements of a result from which two passes over it should take longer than to fold a norm: by
+# their traffic.
 LARGE_ON_A_GPU = 2**24
 # Multiplications of the smallest product that was measured to be faster with its epilogue
 # (results/h200/products-2026-11-26); from 2**31 to 2**35 the host's time decides.
@@ -165,11 +165,15 @@ class ConvBn(Chain):
         )
 
     def tensors(self, members: Members) -> tuple[Tensor | None, ...]:
-        (conv, bn), names = members[:2], ("weight", "bias")
+        conv, bn = members[:2]
+        of_conv, of_bn, running = conv._parameters, bn._parameters, bn._buffers
         return (
-            *(_tensor(conv, conv._parameters, name) for name in names),
-            *(_tensor(bn, bn._parameters, name) for name in names),
-            *(_tensor(bn, bn._buffers, name) for name in ("running_mean", "running_var")),
+            _tensor(conv, of_conv, "weight"),
+            _tensor(conv, of_conv, "bias"),
+            _tensor(bn, of_bn, "weight"),
+            _tensor(bn, of_bn, "bias"),
+            _tensor(bn, running, "running_mean"),
+            _tensor(bn, running, "running_var"),
         )
 
     def unlike(self, x: Tensor, members: Members) -> str | None:
@@ -183,16 +187,17 @@ class ConvBn(Chain):
 
     def compute(self, x: Tensor, members: Members) -> Tensor:
         conv, bn = members[:2]
+        tensors: Any = self.tensors(members)
+        weight, bias, bn_weight, bn_bias, mean, var = tensors
         moved = not bn.training or bn.track_running_stats
-        mean, var = (bn.running_mean, bn.running_var) if moved else (None, None)
         return conv_bn(
             x,
-            conv.weight,
-            conv.bias,
-            bn.weight,
-            bn.bias,
-            mean,
-            var,
+            weight,
+            bias,
+            bn_weight,
+            bn_bias,
+            mean if moved else None,
+            var if moved else None,
             training=uses_batch(bn),
             momentum=count_batch(bn),
             eps=bn.eps,
@@ -266,8 +271,9 @@ class LinearGelu(Chain):
         return bool(members[1].training)
 
     def compute(self, x: Tensor, members: Members) -> Tensor:
-        linear = members[0]
-        return matmul_add_gelu(x, linear.weight.t(), linear.bias, self.approximate, self.impl)
+        tensors: Any = self.tensors(members)
+        weight, bias = tensors
+        return matmul_add_gelu(x, weight.t(), bias, self.approximate, self.impl)
 
     def probes(self, members: Members) -> tuple[tuple[int, ...], ...]:
         k = members[0].in_features

@@ -42,9 +42,12 @@ class Site:
         """Return what about the modules is not as it was at the proof, or None."""
         if tuple(map(type, members)) != self.kinds:
             return REPLACED
+        return self._changed(members, self.chain.tensors(members))
+
+    def _changed(self, members: Any, tensors: Any) -> str | None:
         if why := hooked(members):
             return why
-        if state(self.chain, members, self.chain.tensors(members)) != self.state:
+        if state(self.chain, members, tensors) != self.state:
             return "one of its modules was changed after patch"
         return None
 
@@ -52,17 +55,18 @@ class Site:
         """Return why the modules compute a call themselves, or None."""
         if type(x) not in PLAIN or x.is_nested:
             return f"x is a {type(x).__name__}"
+        if tuple(map(type, members)) != self.kinds:
+            return REPLACED
         chain, auto = self.chain, self.chain.impl == "auto"
-        same = tuple(map(type, members)) == self.kinds
         # Most refusals, found in little time.
-        if auto and same and (why := chain.slower_call(x, members)):
+        if auto and (why := chain.slower_call(x, members)):
             return why  # type: ignore[no-any-return]
-        if why := self.holds(members):
+        tensors = chain.tensors(members)
+        if why := self._changed(members, tensors):
             return why
         kind = "cuda" if x.is_cuda else x.device.type
         if kind != self.device:
             return f"x is on {kind}, proven on {self.device}: patch again"
-        tensors = chain.tensors(members)
         if why := of_plain_tensors(tensors, x) or chain.unlike(x, members):
             return why
         graph = torch.is_grad_enabled() and (
