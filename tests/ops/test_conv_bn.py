@@ -113,6 +113,39 @@ def test_folding_costs_few_roundings(relu: bool, kind: torch.dtype) -> None:
         assert error(mine, exact) <= 2 * error(theirs, exact) + 1
 
 
+def test_autocast_rounds_the_folded_weight_once() -> None:
+    given = drawn(torch.float32)
+    x = given["x"] = given["x"].bfloat16().float()
+    wide = {n: t.double() for n, t in given.items()}
+    scale = wide["bn_weight"] * (wide["running_var"] + 1e-3).rsqrt()
+    shift = (wide["bias"] - wide["running_mean"]) * scale + wide["bn_bias"]
+    once = (wide["weight"] * scale.view(-1, 1, 1, 1)).bfloat16(), shift.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        found = ours(False, impl="aten", **given)
+    assert torch.equal(found, torch.relu(F.conv2d(x.bfloat16(), *once)))
+
+
+def test_a_call_that_was_checked_admits_no_other() -> None:
+    given = drawn(torch.float32)
+    half = {n: given[n].bfloat16() for n in ("x", "weight", "bias")}
+    good = given | half
+    ours(False, **good)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours(False, **{**good, "weight": given["weight"]})
+    bad: list[tuple[type[Exception], dict[str, Any]]] = [
+        (TypeError, {"weight": given["weight"]}),
+        (TypeError, {"relu": 1}),
+        (TypeError, {"running_var": given["running_var"].double()}),
+        (TypeError, {"bn_weight": given["bn_weight"].to_sparse()}),
+        (ValueError, {"running_mean": None}),
+        (ValueError, {"bn_bias": given["bn_bias"][:-1]}),
+        (ValueError, {"eps": -1e-3}),
+    ]
+    for kind, change in bad:
+        with pytest.raises(kind, match=f"conv_bn: {next(iter(change))}"):
+            fuseline.conv_bn(**{**good, "relu": True, "eps": 1e-3, **change})
+
+
 def test_what_is_folded_follows_statistics_without_a_version() -> None:
     """Torch's batch norm moves them so that their version stays what it was."""
     conv, norm = nn.Conv2d(8, 16, 3).eval(), nn.BatchNorm2d(16).train()

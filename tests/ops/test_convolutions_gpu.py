@@ -140,6 +140,42 @@ def test_norm_and_relu_in_training(dtype: torch.dtype, impl: str) -> None:
             assert error(mine, want) <= max(4.0, 2.5 * theirs)
 
 
+def _inference(
+    given: dict[str, Tensor], relu: bool, numbers: dict[str, Any]
+) -> tuple[Tensor, Tensor]:
+    """The formula, and how large its terms are."""
+    x, weight, bias, w, b, mean, var = given.values()
+    h = torch.conv2d(x, weight, bias, **numbers)
+    y = torch.batch_norm(h, w, b, mean, var, False, 0.0, 1e-5, False)
+    terms = (h.abs().amax((0, 2, 3)) + mean.abs()) * w.abs() / var.sqrt() + b.abs()
+    return y.relu() if relu else y, terms.max()
+
+
+@pytest.mark.usefixtures("ieee")
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES], ids=str)
+def test_inference_is_folded_by_one_kernel(dtype: torch.dtype, relu: bool) -> None:
+    for (shape, filters, kernel, numbers), form in product(PROBLEMS, FORMS):
+        given = tensors("conv_relu", shape, filters, kernel, dtype, "cuda", form, **numbers)
+        given |= _norm(filters, torch.float32)
+        given |= {n: torch.rand(filters, device="cuda") for n in ("running_mean", "running_var")}
+
+        def call(given: dict[str, Tensor] = given, numbers: dict[str, Any] = numbers) -> Tensor:
+            return fuseline.conv_bn(**given, relu=relu, **numbers)
+
+        for _ in range(3):  # the first call may compile, the next repeat its launch
+            given["running_var"].data.uniform_(0.5, 2.0)
+            wanted, terms = _inference({n: t.double() for n, t in given.items()}, relu, numbers)
+            eager, _ = _inference(given, relu, numbers)
+            mine, theirs = ((y - wanted).abs().max() for y in (call(), eager))
+            # In float32 a sum is off by more than its rounding.
+            own = (8 if dtype == torch.float32 else 2) * torch.finfo(dtype).eps * terms
+            assert mine <= torch.maximum(own, 2.5 * theirs), (shape, form)
+        ran = kernels(call)
+        assert "_fold_kernel" in ran
+        assert not [name for name in ran if "rsqrt" in name], ran
+
+
 def test_a_graph_of_training_can_be_captured() -> None:
     given = tensors("conv_relu", (4, 16, 14, 14), 32, (3, 3), torch.bfloat16, "cuda", LAST)
     del given["bias"]

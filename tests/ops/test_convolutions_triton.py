@@ -16,7 +16,7 @@ from ops.without_a_gpu import (  # noqa: E402
     run_in_interpreter,
 )
 
-from fuseline.ops.conv_bn import impl_triton  # noqa: E402
+from fuseline.ops.conv_bn import impl_fold, impl_triton  # noqa: E402
 from fuseline.primitives.triton import channels as channels_last  # noqa: E402
 
 
@@ -38,12 +38,15 @@ def test_compiles_for_hopper_without_a_spill(
     vector = torch.empty(channels, device="meta")
     impl_triton._normalised(rows, vector, vector, True, rows, 1e-5, record)
     impl_triton._gradient([rows, rows, *[vector] * 4], True, rows, record)
+    weight = torch.empty(channels, 64, 3, 3, device="meta")
+    impl_fold.folded(weight, [vector] * 5, 1e-5, dtype, record)
+    impl_fold.folded(weight.to(dtype)[:, :3], [None] * 3 + [vector] * 2, 1e-5, dtype, record)
     image = torch.empty(2, channels, 8, 9, dtype=dtype, device="meta")
     image = image.contiguous(memory_format=torch.channels_last)
     channels_last.epilogue(image, vector.to(dtype), image, True, record)
     channels_last.gradient(image, image, True, record)
     kernels = [one for one in seen if "finish" not in one[0].__name__]
-    assert len(kernels) == 7
+    assert len(kernels) == 9
     for kernel, args, meta in kernels:
         registers, stack = resources(compile_for_hopper(kernel, args, meta), tmp_path)
         print(f"{kernel.__name__} {channels} {dtype} {meta}: {registers} registers, {stack} B")

@@ -128,12 +128,12 @@ class Provider:
         return call
 
 
-def triton_beside(op: str) -> Callable[[], Any]:
-    """Import impl_triton of the folder in which the module `op` lies, when it is first called.
+def triton_beside(op: str, name: str = "impl_triton") -> Callable[[], Any]:
+    """Import a module of the folder in which the module `op` lies, when it is first called.
 
     Importing Triton takes longer than importing us; an import statement costs each call 0.4 us.
     """
-    return cache(partial(importlib.import_module, f"{op.rpartition('.')[0]}.impl_triton"))
+    return cache(partial(importlib.import_module, f"{op.rpartition('.')[0]}.{name}"))
 
 
 def implementations(

@@ -96,11 +96,17 @@ def lowered(*args: Any) -> tuple[Any, ...]:
     """Return args as torch's products take them: under autocast floating tensors in its dtype, but
     those of float64.
     """
-    x = args[0]
-    if not isinstance(x, Tensor) or not autocasts(x.device.type):
+    dtype = lowering(args[0])
+    if dtype is None:
         return args
-    dtype = torch.get_autocast_dtype(x.device.type)
     return tuple(a.to(dtype) if _is_lowered(a) else a for a in args)
+
+
+def lowering(x: Any) -> torch.dtype | None:
+    """Return the dtype that autocast gives products with x, None where it is off."""
+    if not isinstance(x, Tensor) or not autocasts(x.device.type):
+        return None
+    return torch.get_autocast_dtype(x.device.type)
 
 
 def _is_lowered(a: Any) -> bool:

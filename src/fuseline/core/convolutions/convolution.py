@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from fuseline.core.rules import DTYPE, Fact
 from fuseline.core.select import Selector
 
 Function = Callable[..., Any]
-_MOST_SEEN = 4096
+_MOST_KNOWN = 4096
 FACTS = {
     DTYPE: Fact(lambda x, *args: x.dtype),
     "kernel": Fact(lambda x, weight, *args: max(weight.shape[2:]), (1, 3, 5, 7)),
@@ -89,6 +90,35 @@ class Backward(NamedTuple):
         )  # fmt: skip
 
 
+class Known:
+    """Kinds of calls that were checked in full, which takes longer than to know them again."""
+
+    def __init__(self) -> None:
+        self._keys: set[Any] = set()
+
+    @staticmethod
+    def key(tensors: Iterable[Any], places: Iterable[list[int]], *rest: Any) -> Any:
+        """Return what a check depends on, None of what has no such key: no tensor, or nested."""
+        try:
+            kinds = [None if t is None else (t.shape, t.dtype, t.device, t.layout) for t in tensors]
+            return (*kinds, *map(tuple, places), *rest)
+        except (AttributeError, RuntimeError, TypeError):
+            return None
+
+    def __contains__(self, key: Any) -> bool:
+        try:
+            return key is not None and key in self._keys
+        except TypeError:  # symbolic sizes have no hash
+            return False
+
+    def add(self, key: Any) -> None:
+        """Take a kind of call for checked."""
+        if len(self._keys) >= _MOST_KNOWN:
+            self._keys.clear()
+        with suppress(TypeError):
+            self._keys.add(key)
+
+
 @dataclass(frozen=True)
 class Convolution:
     """An operator of x, weight and bias: their convolution and what follows it.
@@ -104,7 +134,7 @@ class Convolution:
     optional: bool = False
     adds: bool = False
     relu: bool = False
-    _seen: set[Any] = field(default_factory=set, compare=False, repr=False)
+    _known: Known = field(default_factory=Known, compare=False, repr=False)
 
     def contract(self) -> contract.Contract:
         z, count = ", Tensor z" if self.adds else "", 4 if self.adds else 3
@@ -169,17 +199,10 @@ class Convolution:
     def admitted(self, *args: Any) -> Call:
         """Return as `validate`, at once for what is as a call before was."""
         call = self.call(*args)
-        try:
-            tensors = ((t.shape, t.dtype, t.device, t.layout) for t in call[:4] if t is not None)
-            key = (*tensors, call.bias is None, *map(tuple, call.places), call.groups)
-            if key in self._seen:
-                return call
-        except (AttributeError, RuntimeError, TypeError):  # no tensor, nested, or symbolic sizes
-            return self.validate(*args)
-        self.validate(*args)
-        if len(self._seen) >= _MOST_SEEN:
-            self._seen.clear()
-        self._seen.add(key)
+        key = self._known.key(call[:4], call.places, call.groups)
+        if key not in self._known:
+            self.validate(*args)
+            self._known.add(key)
         return call
 
     def validate_bwd(self, *args: Any) -> Backward:

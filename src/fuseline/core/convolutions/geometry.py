@@ -26,6 +26,8 @@ def numbers(op: str, weight: Tensor, **given: Any) -> tuple[list[int], ...]:
 
 
 def _list(op: str, name: str, value: Any, dims: int) -> list[int]:
+    if type(value) is tuple and (*map(type, value),) == (int,) * dims:  # as modules have them
+        return list(value)
     if isinstance(value, _INTS):
         value = (value,)
     came = value if isinstance(value, Sequence) and not isinstance(value, str) else None
@@ -57,6 +59,13 @@ def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
             # Torch's says nothing of memory without a device.
             return torch.contiguous_format if t.device.type == "meta" else last
     return torch.contiguous_format
+
+
+def by_filters(weight: Tensor) -> bool:
+    """Whether the elements of each filter lie side by side in memory, filter after filter."""
+    last = _LAST.get(weight.dim())
+    dense = weight.is_contiguous() or (last and weight.is_contiguous(memory_format=last))
+    return bool(dense) and not weight.is_neg()
 
 
 def empty(like: Tensor, shape: Sequence[int], form: torch.memory_format) -> Tensor:

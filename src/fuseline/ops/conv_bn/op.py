@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function
 
 from fuseline.core import arguments, contract, operator
 from fuseline.core.convolutions import batch_norm, geometry, providers
 from fuseline.core.convolutions.batch_norm import NAME
+from fuseline.core.convolutions.convolution import Known
 from fuseline.core.device import triton_unavailable
-from fuseline.ops.conv_add.op import conv_add
+from fuseline.core.variant import guarded
+from fuseline.ops.conv_add import op as conv_add
 from fuseline.ops.conv_bn import impl_aten, impl_eager
-from fuseline.ops.conv_relu.op import conv_relu
+from fuseline.ops.conv_relu import op as conv_relu
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
+
+_triton_fold = contract.triton_beside(__name__, "impl_fold")
+_no_triton = cache(triton_unavailable)
+_KNOWN = Known()
 
 
 def conv_bn(
@@ -94,14 +102,23 @@ def _run(
         raise TypeError(f"{NAME}: weight is a {came}, expected a torch.Tensor")
     stride, padding, dilation, groups = numbers
     places = geometry.numbers(NAME, conv[1], stride=stride, padding=padding, dilation=dilation)
+    numbers = (*places, groups)
+    key = None
+    # 1 is not True in a check, but in a key.
+    if training is False and type(eps) is float and type(relu) is bool and not is_compiling():
+        cast = operator.lowering(conv[0])
+        key = _KNOWN.key((*conv, *norm, *running), places, groups, eps, relu, cast)
+        if key in _KNOWN:
+            return _folded(conv, norm, running, eps, relu, numbers, impl)
     x, weight, bias = operator.lowered(*conv)
-    eps = batch_norm.require(x, weight, bias, *norm, eps, relu, *places, groups)
+    eps = batch_norm.require(x, weight, bias, *norm, eps, relu, *numbers)
     moved = _require_running(weight, *running, training)
     if not training:
-        assert moved
-        return _folded((x, weight, bias), norm, moved, eps, relu, (*places, groups), impl)
+        if key is not None:
+            _KNOWN.add(key)
+        return _folded(conv, norm, running, eps, relu, numbers, impl)
     momentum = arguments.require_number(NAME, "momentum", momentum)
-    y, mean, var = in_training(impl, x, weight, bias, *norm, eps, relu, *places, groups)
+    y, mean, var = in_training(impl, x, weight, bias, *norm, eps, relu, *numbers)
     if moved:
         _move(moved, mean, bias, var, momentum)
     return y
@@ -121,30 +138,61 @@ def in_training(impl: str, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _folded(
     conv: tuple[Tensor, Tensor, Tensor | None],
     norm: tuple[Tensor | None, Tensor | None],
-    running: tuple[Tensor, Tensor],
+    running: tuple[Any, Any],
     eps: float,
     relu: bool,
     numbers: tuple[Any, ...],
     impl: str,
 ) -> Tensor:
     """Return the result by the running statistics."""
-    x, weight, bias = conv
-    tracked = (x, weight, bias, *norm)
+    tracked = (*conv, *norm)
     graph = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tracked)
     # Gradients through what is folded lose digits.
     if impl == "eager" or (graph and impl == "auto"):
+        conv = x, weight, _ = operator.lowered(*conv)
         args = (*conv, *batch_norm.dense(*norm, *running), False, 0.0, eps, relu, *numbers)
         return impl_eager.conv_bn(*args).contiguous(memory_format=geometry.memory_format(x, weight))
-    wide = statistics_dtype(x)
-    mean, var = running
-    scale = torch.rsqrt(var.to(wide) + eps)
-    scale = scale if norm[0] is None else scale * norm[0]
-    shift = -mean * scale if bias is None else (bias - mean) * scale
-    shift = shift if norm[1] is None else shift + norm[1]
-    weight = (weight * scale.view(-1, *(1,) * (weight.dim() - 1))).to(x.dtype)
-    public: Any = conv_relu if relu else conv_add
-    y: Tensor = public(x, weight, shift.to(x.dtype), *numbers, impl=impl)
+    # Under autocast the weight is rounded once, as it is folded.
+    (x,) = operator.lowered(conv[0])
+    fold = _by_torch if is_compiling() else _fold
+    given = (x, *fold(x, *conv[1:], *norm, *running, eps), *numbers)
+    # Nothing is left for the public functions to check or to cast.
+    to = conv_relu if relu else conv_add
+    public: Any = conv_relu.conv_relu if relu else conv_add.conv_add
+    y: Tensor = operator.call(to.SELECTOR, to.CONVOLUTION.validate, public, impl, *given)
     return y
+
+
+def _by_torch(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    bn_weight: Tensor | None,
+    bn_bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """Return weight and bias with the norm folded into them, in x's dtype."""
+    wide = statistics_dtype(x)
+    scale = torch.rsqrt(var.to(wide) + eps)
+    scale = scale if bn_weight is None else scale * bn_weight
+    shift = -mean * scale if bias is None else (bias.to(wide) - mean) * scale
+    shift = shift if bn_bias is None else shift + bn_bias
+    weight = weight * scale.view(-1, *(1,) * (weight.dim() - 1))
+    return weight.to(x.dtype), shift.to(x.dtype)
+
+
+def _by_kernel(x: Tensor, weight: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    """Return the same by one kernel, where it serves these."""
+    found: tuple[Tensor, Tensor] | None = None
+    served = x.dtype != torch.float64 and geometry.by_filters(weight)
+    if served and not _no_triton("cuda" if x.is_cuda else x.device.type):
+        found = _triton_fold().folded(weight, args[:-1], args[-1], x.dtype)
+    return found or _by_torch(x, weight, *args)
+
+
+_fold = guarded(_by_torch, _by_kernel, _by_torch)
 
 
 @torch.no_grad()

@@ -23,7 +23,7 @@ Grid = tuple[int, ...]
 
 # Read, not run in all: 3.6.0, 3.7.0 and 3.9.0 (torch 2.10 to 2.15).
 FIRST, LAST = (3, 6), (3, 9)
-_ALIGNED = 16
+ALIGNED = 16
 _INT32 = 1 << 31
 
 _HOOKS: Any = knobs.runtime
@@ -101,7 +101,7 @@ def ready(
     tensors, numbers = _split(args)
     pointers = _pointers(tensors)
     code = _kept.get(_key(kernel, index, tensors, pointers, numbers, meta)) if index >= 0 else None
-    if code is None or any(type(p) is int and p % _ALIGNED for p in pointers):
+    if code is None or any(type(p) is int and p % ALIGNED for p in pointers):
         return None
     three = _three(grid)
     call, head, constants, nested, _ = code
@@ -237,7 +237,7 @@ def _key(
 ) -> tuple[Any, ...]:
     """Return what Triton's specialisation sees of a launch, and the device that has the code."""
     kinds = [
-        None if p is None else _described(t) if p is t else (t.dtype, p % _ALIGNED == 0)
+        None if p is None else _described(t) if p is t else (t.dtype, p % ALIGNED == 0)
         for t, p in zip(tensors, pointers, strict=True)
     ]
     long: Any = None
