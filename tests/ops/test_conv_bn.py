@@ -11,6 +11,8 @@ from ops.convolutions import LAST, error
 from torch import Tensor, nn
 
 import fuseline
+from fuseline import table
+from fuseline.testing import accuracy
 
 VECTORS = ("bn_weight", "bn_bias", "running_mean", "running_var")
 
@@ -200,3 +202,18 @@ def test_autocast_leaves_the_norm_in_its_type() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         found = gradients(lambda **g: ours(True, **g), copied(given))
     assert [t.dtype for t in found] == [torch.bfloat16, *[torch.float32] * 4]
+
+
+def test_gradients_are_drawn_where_relu_does_not_jump() -> None:
+    spec = table.load()["conv_bn"]
+    case = next(c for c in spec.cases if c.name.startswith("2x8x9x7"))
+    generator = torch.Generator().manual_seed(torch.seed() % 2**62)
+    inputs = spec.inputs(case, torch.bfloat16, torch.device("cpu"), generator)
+    y = spec.reference(**inputs).bfloat16()
+    (dy,) = accuracy.draw_dys(spec, inputs, (y,), generator)
+    exact = {n: v.double() if isinstance(v, Tensor) else v for n, v in inputs.items()}
+    near = spec.reference(**{**exact, "relu": False}).abs()
+    assert dy.stride() == y.stride() != dy.contiguous().stride()
+    assert not dy[near < 0.06].any()
+    assert dy[near > 0.2].all()
+    assert (near < 0.06).any()

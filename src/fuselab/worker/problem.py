@@ -277,7 +277,7 @@ class Problem:
         like = self.sets[0].dys if self.sets else self._outputs(inputs)
         # Not the generator of the inputs: who seeds another from that gets the same numbers.
         drawn = make.generator(f"{key} output gradients", index, self.device)
-        return InputSet(inputs, accuracy.make_dys(like or (), drawn))
+        return InputSet(inputs, accuracy.draw_dys(self.spec, inputs, like or (), drawn))
 
     def _outputs(self, inputs: Inputs) -> tuple[Tensor, ...]:
         with torch.no_grad():

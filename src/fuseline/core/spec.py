@@ -282,6 +282,12 @@ class OpSpec:
                      gradients in the order of `differentiable` ("bwd"): the oracle for fp64
     added            (**inputs) -> what the first output adds last, which may cancel the rest: its
                      error counts in ULP of the larger of the two; None, also given: of the output
+    settled          (inputs, dys) -> dys with 0 where the gradient jumps (the argument of a ReLU is
+                     near 0), so that results that differ by a rounding have one gradient; None: as
+                     they are drawn
+    separate         (inputs) -> names of those whose first dimension, as that of all results and
+                     of their gradients, holds problems that know nothing of one another, (): none.
+                     Of expensive ones the lab checks all in the first call, some in timed calls
     cost             (inputs, direction) -> Cost; None: bytes of inputs and outputs
     budget           accuracy limits
     error_cases      bad inputs and the errors they must raise
@@ -304,6 +310,8 @@ class OpSpec:
     row_ndim: int = 1
     longdouble: Callable[..., tuple[Any, ...]] | None = None
     added: Callable[..., Any] | None = None
+    settled: Callable[[Inputs, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None = None
+    separate: Callable[[Inputs], tuple[str, ...]] | None = None
     formula: str = ""
     cost: Callable[[Inputs, Direction], Cost] | None = None
     budget: Budget = field(default_factory=Budget)
@@ -332,6 +340,10 @@ class OpSpec:
         fields.function(owner, "make_inputs", self.make_inputs, "case, dtype, device, generator")
         if self.cost is not None:
             fields.function(owner, "cost", self.cost, "inputs, direction")
+        if self.separate is not None:
+            fields.function(owner, "separate", self.separate, "inputs")
+        if self.settled is not None:
+            fields.function(owner, "settled", self.settled, "inputs, dys")
         for name, kind in (
             ("budget", Budget),
             ("row_ndim", int),

@@ -108,9 +108,17 @@ def run(
 def make_dys(outputs: Sequence[Tensor], generator: torch.Generator) -> tuple[Tensor, ...]:
     """Return one gradient for each of `outputs`, drawn from N(0, 1) by `generator`.
 
-    Each has its output's dtype, device and shape.
+    Each has its output's dtype, device, shape and, where these leave no gaps, strides.
     """
     return tuple(_normal_like(y, generator) for y in outputs)
+
+
+def draw_dys(
+    spec: OpSpec, inputs: Inputs, outputs: Sequence[Tensor], generator: torch.Generator
+) -> tuple[Tensor, ...]:
+    """Return as `make_dys`, but 0 where the spec says that the gradient jumps."""
+    dys = make_dys(outputs, generator)
+    return dys if spec.settled is None else spec.settled(inputs, dys)
 
 
 def errors(
@@ -358,7 +366,8 @@ def _normal_like(output: Tensor, generator: torch.Generator) -> Tensor:
     drawn = torch.randn(
         output.shape, generator=generator, device=generator.device, dtype=output.dtype
     )
-    return drawn.to(output.device)
+    drawn = drawn.to(output.device)
+    return drawn if output.is_contiguous() else torch.empty_like(output).copy_(drawn)
 
 
 def _exact(tensor: Tensor) -> Tensor:

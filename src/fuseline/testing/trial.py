@@ -82,7 +82,7 @@ class Trial:
 
     def dys(self, inputs: Inputs, salt: str = "dys") -> tuple[Tensor, ...]:
         outputs = tuple(self.call(inputs).values())
-        return accuracy.make_dys(outputs, self.generator(salt))
+        return accuracy.draw_dys(self.spec, inputs, outputs, self.generator(salt))
 
     def judge(
         self,

@@ -170,6 +170,7 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
             tensors, ctx.rest = args[:5], args[5:]
             ctx.save_for_backward(y if ctx.rest[1] else None, *tensors, h, mean, rstd)
             ctx.mark_non_differentiable(mean, var)
+            ctx.set_materialize_grads(False)  # they would be filled with zeros
             return y, mean, var
 
         @staticmethod

@@ -57,18 +57,20 @@ def _of_all(
 ) -> Tensor:
     (batch, heads, queries, d), keys = q.shape, k.shape[2]
     k, v = (t.repeat_interleave(heads // t.shape[1], 1) for t in (k, v))
-    z = q @ k.mT * (d**-0.5 if scale is None else scale)
+    z = (q * (d**-0.5 if scale is None else scale)) @ k.mT
     if mask is not None:
         z = torch.where(mask, z, -torch.inf) if mask.dtype == torch.bool else z + mask
-    i, j = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
-    left, right = window or (-1, -1)
-    seen = (j <= i) | (not causal)
-    seen = seen & ((j >= i - left) | (left < 0)) & ((j <= i + right) | (right < 0))
-    z = torch.where(seen, z, -torch.inf)
-    most = z.detach().amax(-1, keepdim=True)
-    e = torch.exp(z - torch.where(most > -torch.inf, most, 0.0))
-    total = e.sum(-1, keepdim=True)
-    p = e / torch.where(total > 0, total, 1.0)
+    if causal or window:
+        i, j = torch.arange(queries, device=q.device)[:, None], torch.arange(keys, device=q.device)
+        left, right = window or (-1, -1)
+        seen = (j <= i) | (not causal)
+        seen = seen & ((j >= i - left) | (left < 0)) & ((j <= i + right) | (right < 0))
+        z = z.masked_fill(~seen, -torch.inf)
+    nothing = z.detach().amax(-1, keepdim=True) == -torch.inf
+    if nothing.any():
+        p = torch.softmax(z.masked_fill(nothing, 0.0), -1).masked_fill(nothing, 0.0)
+    else:  # two passes fewer over all scores
+        p = torch.softmax(z, -1)
     if dropout > 0 and seed is not None:
         kept = philox.matrix_dropout_factor(batch * heads, queries, keys, dropout, seed, q.device)
         p = p * kept.view(p.shape).to(p.dtype)

@@ -87,6 +87,13 @@ def _pairs(queries: int, keys: int, causal: bool, window: tuple[int, int] | None
     return sum(max(0, b - a + 1) for a, b in zip(first, last, strict=True))
 
 
+def _separate(inputs: Inputs) -> tuple[str, ...]:
+    """Return the tensors, each entry of the batch by itself; what a place drops is not, nor is a
+    mask that entries share.
+    """
+    return ("q", "k", "v") if inputs["mask"] is None and inputs["dropout"] == 0 else ()
+
+
 def _cost(inputs: Inputs, direction: Direction) -> Cost:
     q, k, mask = inputs["q"], inputs["k"], inputs["mask"]
     (batch, heads, queries, d), keys = q.shape, k.shape[2]
@@ -182,6 +189,7 @@ SPEC = OpSpec(
         "mha": HALVES,
         "quick": (torch.bfloat16, torch.float32),
     },
+    separate=_separate,
     cost=_cost,
     # Terms cancel in every element, so that errors count beside the largest, as in gradients, and
     # come in another order than eager's, in two sums and one of exponentials.

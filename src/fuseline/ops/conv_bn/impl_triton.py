@@ -17,13 +17,13 @@ from torch import Tensor
 from fuseline.core.convolutions.convolution import Call
 from fuseline.core.layout import dense
 from fuseline.primitives.triton import Wrap
-from fuseline.primitives.triton.channels import chunk_of, grid, rows_of, tile
+from fuseline.primitives.triton.channels import chunk_of, grid, most_chunks, rows_of, tile
 from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.parameters import finish
 from fuseline.primitives.triton.rms import float64_of
-from fuseline.primitives.triton.rows import divide_up, halves
+from fuseline.primitives.triton.rows import divide_up, halves, power_of_2
 
-_COMBINE = {"ROWS": 64, "BLOCK": 32, "num_warps": 8}
+_COMBINED, _WARPS = 4096, 8  # moments that a program combines, all at once
 
 
 @triton.jit
@@ -80,27 +80,17 @@ def _statistics_kernel(
     means_ptr, squares_ptr, mean_ptr, var_ptr, rstd_ptr, n_rows, n_cols, chunk, eps_high, eps_low,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Process BLOCK channels: read the moments of all chunks, write those of the batch."""
+    """Process BLOCK channels: read the moments of all chunks, ROWS at most, write the batch's."""
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    parts = (n_rows + chunk - 1) // chunk
-    total = tl.zeros((ROWS, BLOCK), tl.float64)
-    for start in range(0, parts, ROWS):
-        rows = start + tl.arange(0, ROWS)
-        mask = (rows < parts)[:, None] & (cols < n_cols)[None, :]
-        own = tl.minimum(n_rows - rows.to(tl.int64) * chunk, chunk).to(tl.float64)
-        at = rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
-        total += tl.load(means_ptr + at, mask, other=0.0).to(tl.float64) * own[:, None]
-    mean = tl.sum(total, 0) / n_rows
-    total = tl.zeros((ROWS, BLOCK), tl.float64)
-    for start in range(0, parts, ROWS):
-        rows = start + tl.arange(0, ROWS)
-        mask = (rows < parts)[:, None] & (cols < n_cols)[None, :]
-        own = tl.minimum(n_rows - rows.to(tl.int64) * chunk, chunk).to(tl.float64)
-        at = rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
-        apart = tl.load(means_ptr + at, mask, other=0.0).to(tl.float64) - mean[None, :]
-        apart = tl.where(mask, apart, 0.0)
-        total += tl.load(squares_ptr + at, mask, other=0.0) + apart * apart * own[:, None]
-    square = tl.sum(total, 0)
+    rows = tl.arange(0, ROWS)
+    mask = (rows * chunk.to(tl.int64) < n_rows)[:, None] & (cols < n_cols)[None, :]
+    own = tl.minimum(n_rows - rows.to(tl.int64) * chunk, chunk).to(tl.float64)[:, None]
+    at = rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
+    means = tl.load(means_ptr + at, mask, other=0.0).to(tl.float64)
+    squares = tl.load(squares_ptr + at, mask, other=0.0)
+    mean = tl.sum(tl.where(mask, means * own, 0.0), 0) / n_rows
+    apart = means - mean[None, :]
+    square = tl.sum(tl.where(mask, squares + apart * apart * own, 0.0), 0)
     eps = float64_of(eps_high, eps_low)
     live = cols < n_cols
     tl.store(mean_ptr + cols, mean.to(tl.float32), live)
@@ -226,7 +216,9 @@ def _statistics(rows: Tensor, eps: float, wrap: Wrap | None) -> tuple[Tensor, Te
     launch(_moments_kernel, places, (rows, *parts, n_rows, n_cols, chunk), meta, wrap)
     found = tuple(rows.new_empty((n_cols,), dtype=torch.float32) for _ in range(3))
     args = (*parts, *found, n_rows, n_cols, chunk, *halves(eps))
-    launch(_statistics_kernel, (divide_up(n_cols, _COMBINE["BLOCK"]),), args, _COMBINE, wrap)
+    combine = {"ROWS": power_of_2(most_chunks(rows, meta)), "num_warps": _WARPS}
+    combine["BLOCK"] = max(1, min(32, _COMBINED // combine["ROWS"]))
+    launch(_statistics_kernel, (divide_up(n_cols, combine["BLOCK"]),), args, combine, wrap)
     mean, var, rstd = found
     return mean, var, rstd
 

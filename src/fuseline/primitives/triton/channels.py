@@ -82,11 +82,16 @@ def tile(rows: Tensor) -> dict[str, int]:
     return {"VEC": vec(rows, rows.shape[1]), **size, "num_warps": _WARPS}
 
 
+def most_chunks(rows: Tensor, meta: dict[str, int]) -> int:
+    """Return how many partial rows there are at most."""
+    columns = divide_up(rows.shape[1], meta["BLOCK"])
+    return max(1, processors(rows.device) * _PROGRAMS // columns)
+
+
 def chunk_of(rows: Tensor, meta: dict[str, int]) -> int:
     """Return the rows of each program that writes a partial row."""
-    columns = divide_up(rows.shape[1], meta["BLOCK"])
-    most = max(1, processors(rows.device) * _PROGRAMS // columns)
-    return divide_up(divide_up(rows.shape[0], meta["ROWS"]), most) * meta["ROWS"]
+    tiles = divide_up(rows.shape[0], meta["ROWS"])
+    return divide_up(tiles, most_chunks(rows, meta)) * meta["ROWS"]
 
 
 def grid(rows: Tensor, height: int, meta: dict[str, int]) -> tuple[int, int]:
