@@ -76,11 +76,11 @@ def products() -> None:
                 "eager gelu": lambda a=a, b=b, c=bias: F.gelu(a @ b + c, approximate="tanh"),
                 "compile gelu": lambda f=gelu, a=a, b=b, c=bias: f(a, b, c),
             }
-            calls |= ours(a, b, bias) | quack_products(a, b_t, bias)
+            calls |= products_of_ours(a, b, bias) | quack_products(a, b_t, bias)
             show(f"product {m} x {n} x {k} {dtype}", calls, 2.0 * m * n * k)
 
 
-def ours(a: Tensor, b: Tensor, bias: Tensor) -> Calls:
+def products_of_ours(a: Tensor, b: Tensor, bias: Tensor) -> Calls:
     fuseline = optional("fuseline")
     if fuseline is None:
         return {}
@@ -128,8 +128,22 @@ def convolutions() -> None:
             "eager relu": lambda x=x, w=w, b=bias, p=pad: torch.relu(F.conv2d(x, w, b, 1, p)),
             "compile relu": lambda f=fused, x=x, w=w, b=bias: f(x, w, b),
         }
+        calls |= convolutions_of_ours(x, w, bias, z, stride, pad)
         flops = 2.0 * z.numel() * ins * kernel * kernel
         show(f"conv {tuple(x.shape)} {outs} {kernel}x{kernel} bf16 channels_last", calls, flops)
+
+
+def convolutions_of_ours(
+    x: Tensor, w: Tensor, bias: Tensor, z: Tensor, stride: int, pad: int
+) -> Calls:
+    fuseline = optional("fuseline")
+    if fuseline is None:
+        return {}
+    return {
+        "fuseline conv_add": lambda: fuseline.conv_add(x, w, bias, stride, pad),
+        "fuseline conv_relu": lambda: fuseline.conv_relu(x, w, bias, stride, pad),
+        "fuseline conv_add_relu": lambda: fuseline.conv_add_relu(x, w, bias, z, stride, pad),
+    }
 
 
 BACKENDS = {

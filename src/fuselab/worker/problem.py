@@ -17,7 +17,7 @@ from fuselab.model import Group
 from fuselab.timers import Call
 from fuselab.worker import inputs as make
 from fuselab.worker import specs
-from fuselab.worker.contents import fill, mix
+from fuselab.worker.contents import fill, mix, overwrite
 from fuselab.worker.protocol import Emit
 from fuseline.core.spec import Case, Cost, Direction, Inputs, OpSpec
 from fuseline.testing import accuracy
@@ -138,7 +138,18 @@ class Problem:
         """Do the same to the output gradients of calls whose forward has run without them."""
         spare = self._spare or self.origin
         for i in self._route[:count]:
-            self._mixed[i] |= mix(self.sets[i].gradients, spare.gradients)
+            parts = mix(self.sets[i].gradients, spare.gradients)
+            if self.spec.settled and parts:
+                self._settle(self.sets[i])
+                parts = {name: (mine, mine.clone()) for name, (mine, _) in parts.items()}
+            self._mixed[i] |= parts
+
+    def _settle(self, given: InputSet) -> None:
+        """Silently make output gradients 0 where, by inputs that changed, the gradient jumps."""
+        assert self.spec.settled is not None
+        dys = given.dys or ()
+        for dy, settled in zip(dys, self.spec.settled(given.inputs, dys), strict=True):
+            overwrite(dy.data, settled)
 
     def draw(self) -> InputSet:
         """Return a set of new contents that nobody can foresee."""
