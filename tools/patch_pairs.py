@@ -85,7 +85,7 @@ def show(name: str, own: nn.Module, x: Tensor) -> None:
     patched, start = copy.deepcopy(own), time.perf_counter()
     report = fuseline.patch(patched)
     took = time.perf_counter() - start
-    print(f"{name}: patch {took:.1f} s, {len(report.replaced)} served, {len(report.kept)} kept")
+    print(f"{name}: patch {took:.1f} s\n{report}")
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         a, b = own.eval()(x), patched.eval()(x)
         print(f"  difference {float((a - b).abs().max() / a.abs().max()):.1e}")

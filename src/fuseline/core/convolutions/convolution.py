@@ -101,7 +101,7 @@ class Known:
         """Return what a check depends on, None of what has no such key: no tensor, or nested."""
         try:
             kinds = [None if t is None else (t.shape, t.dtype, t.device, t.layout) for t in tensors]
-            return (*kinds, *map(tuple, places), *rest)
+            return (*kinds, *map(tuple, places), *rest, *map(type, rest))  # 1.0 == 1
         except (AttributeError, RuntimeError, TypeError):
             return None
 
