@@ -1,4 +1,4 @@
-"""Gradients that have no kernels of their own: the formula's, or a refusal."""
+"""Gradients that have no kernels of their own: the formula's, or a refusal; and where they jump."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch.autograd.forward_ad as fwd_ad
 from torch import Tensor
 
 Function = Callable[..., Any]
+_NEAR = 16  # roundings, of numbers as large as a ReLU's argument is in the mean
 
 
 def has_tangent(tensors: Sequence[Tensor]) -> bool:
@@ -86,3 +87,22 @@ def by_formula(fwd: Function, decomposed: Function) -> type[torch.autograd.Funct
             return differentiable_backward(decomposed, args, ctx.needs_input_grad, *dys)
 
     return ByFormula
+
+
+def settled_by(
+    argument: Callable[[dict[str, Any]], Tensor | None],
+) -> Callable[[dict[str, Any], tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    """Return the `settled` of a spec whose output is a ReLU of `argument`(inputs).
+
+    Its output gradient is 0 where that is near 0, and signs are what roundings before it leave.
+    """
+
+    def settled(inputs: dict[str, Any], dys: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        with torch.no_grad():
+            h = argument(inputs)
+        if h is None:
+            return dys
+        least = _NEAR * torch.finfo(h.dtype).eps * h.to(torch.float64).square().mean().sqrt()
+        return tuple(dy.where(h.abs() > least, 0.0) for dy in dys)
+
+    return settled

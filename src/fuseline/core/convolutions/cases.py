@@ -13,6 +13,8 @@ from torch import Tensor
 from fuseline.core import arguments
 from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Convolution
+from fuseline.core.convolutions.formula import convolution
+from fuseline.core.gradients import settled_by
 from fuseline.core.select import Selector
 from fuseline.core.spec import (
     Budget,
@@ -188,6 +190,12 @@ def errors(of: Convolution, **more: Any) -> tuple[ErrorCase, ...]:
     return tuple(cases)
 
 
+def _before_relu(inputs: Inputs) -> Tensor:
+    numbers = (inputs[name] for name in ("stride", "padding", "dilation", "groups"))
+    h = convolution(inputs["x"], inputs["weight"], inputs["bias"], *numbers)
+    return h + inputs["z"] if "z" in inputs else h
+
+
 def spec(
     of: Convolution,
     formula: str,
@@ -211,6 +219,7 @@ def spec(
         cases=_cases(of),
         dtypes=arguments.DTYPES,
         suite_dtypes=SUITE_DTYPES,
+        settled=settled_by(_before_relu) if of.relu else None,
         cost=partial(_cost, of),
         # Terms cancel in every element, so that errors count beside the largest, as in gradients.
         budget=Budget(gradients=True),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from fuseline.core import arguments, fusion_cases
+from fuseline.core.gradients import settled_by
 from fuseline.core.products.product import Product
 from fuseline.core.select import Selector
 from fuseline.core.spec import (
@@ -124,6 +125,11 @@ def _errors(product: Product) -> tuple[ErrorCase, ...]:
     return tuple(cases)
 
 
+def _before_relu(inputs: Inputs) -> torch.Tensor:
+    h: torch.Tensor = inputs["a"] @ inputs["b"]
+    return h + inputs["bias"] if "bias" in inputs else h
+
+
 def spec(
     product: Product,
     formula: str,
@@ -147,6 +153,7 @@ def spec(
         cases=cases(),
         dtypes=arguments.DTYPES,
         suite_dtypes=SUITE_DTYPES | _FUSION,
+        settled=settled_by(_before_relu) if product.activation == "relu" else None,
         cost=partial(_cost, product),
         # Terms cancel in every element, so that errors count beside the largest, as in gradients,
         # and come in another order than eager's.

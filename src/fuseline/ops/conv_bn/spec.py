@@ -11,6 +11,7 @@ from torch import Tensor
 from fuseline.core import arguments
 from fuseline.core.convolutions import cases, geometry
 from fuseline.core.convolutions.convolution import Convolution
+from fuseline.core.gradients import settled_by
 from fuseline.core.spec import (
     Budget,
     Case,
@@ -27,7 +28,6 @@ from fuseline.ops.conv_bn import impl_eager, reference
 from fuseline.ops.conv_bn.op import SELECTOR, conv_bn
 
 _CONVOLUTION = Convolution("conv_bn", optional=True)
-_NEAR = 16  # eps of x's dtype; the norm is at most some ten times as large as what is rounded
 _VECTORS = ("bn_weight", "bn_bias", "running_mean", "running_var")
 
 
@@ -72,14 +72,8 @@ def _make_inputs(
     return {**conv, **norm, **numbers}
 
 
-def _settled(inputs: Inputs, dys: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Return dys without those of results so near 0 that their signs are what rounding h leaves."""
-    if not (inputs["training"] and inputs["relu"]):
-        return dys
-    with torch.no_grad():
-        y = impl_eager.conv_bn(**{**inputs, "relu": False})
-    least = _NEAR * torch.finfo(y.dtype).eps
-    return tuple(dy.where(y.abs() > least, 0.0) for dy in dys)
+def _before_relu(inputs: Inputs) -> Tensor | None:
+    return impl_eager.conv_bn(**{**inputs, "relu": False}) if inputs["relu"] else None
 
 
 def _cost(inputs: Inputs, direction: Direction) -> Cost:
@@ -138,7 +132,7 @@ SPEC = OpSpec(
     cases=_cases(),
     dtypes=arguments.DTYPES,
     suite_dtypes=cases.SUITE_DTYPES,
-    settled=_settled,
+    settled=settled_by(_before_relu),
     cost=_cost,
     # Terms cancel in every element, so that errors count beside the largest, as in gradients.
     budget=Budget(gradients=True),
