@@ -21,7 +21,7 @@ _APART = ("cell", "status", "samples_us", "environment")
 _TEXTS = ("reason", "timer", "code", "precision")
 _WHOLE = ("peak_bytes", "buffer_bytes", "ideal_bytes", "flops")
 # What of the proof others reckon with.
-_PROVEN_TEXTS = ("role", "mix", "version", "method")
+_PROVEN_TEXTS = ("role", "mix", "version", "chosen", "method")
 _PROVEN_NUMBERS = ("launches", "copies", "graphs", "breaks", "recompiles")
 _PROVEN_COUNTS = ("kernels", "operators", "served")
 

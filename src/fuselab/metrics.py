@@ -24,7 +24,7 @@ COLUMNS = (
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_mix", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
     *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "version"),
-    *("served", "environment"),
+    *("chosen", "served", "environment"),
     *(*UNITS, "not_counted"),
 )
 
@@ -38,7 +38,7 @@ _ROLES = {
 }
 # The streams of a ceiling name the implementation of the 4 GiB recipe that has the same.
 _PEAK_OF_MIX = {"1R1W": "copy", "2R1W": "add"}
-_PROOF = ("copies", "graphs", "breaks", "recompiles", "version")
+_PROOF = ("copies", "graphs", "breaks", "recompiles", "version", "chosen")
 _CELL = ("op", "impl", "direction", "case", "dtype", "layout", "device")
 # What of the proof a comparison looks at.
 _COMPARED = ("sm_mhz", "method")

@@ -21,7 +21,7 @@ COLUMNS = [
     *("max_abs_error", "rms_error", "max_ulp", "eager_ratio", "max_eps"),
     *("peak_bytes", "buffer_bytes", "ideal_bytes", "flops"),
     *("gbps", "ceiling_mix", "ceiling_gbps", "ceiling_share", "peak_share", "speedup_vs_eager"),
-    *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "version"),
+    *("kernels", "launches", "copies", "graphs", "breaks", "recompiles", "version", "chosen"),
     *("served", "environment"),
     *("compile_cold_s", "compile_warm_s", "instructions", "dram_read_bytes", "dram_write_bytes"),
     *("load_sectors", "store_sectors", "reduction_sectors"),

@@ -224,6 +224,19 @@ def test_a_page_of_any_width_begins_with_who_is_fastest_and_by_how_much() -> Non
     assert line.index("eager") < line.index("speedup"), "the seeds' order stays in Markdown"
 
 
+def test_products_have_a_rate_and_what_auto_took() -> None:
+    """Of 256 MFLOPs and a megabyte in 4 us: 64 TFLOP/s, and no share of a copy's ceiling."""
+    told = {"chosen": "triton, the first in order that can (triton)"}
+    found = [cell("eager", 40.0, flops=256_000_000), ceiling(1.0)]
+    found.append(cell("auto", 4.0, flops=256_000_000, proof=told | {"role": "ours"}))
+    view, summary, markdown = shown(*found)
+    assert "64 TFLOP/s in 4x32 float32 (auto)" in summary
+    assert "ceiling" not in summary
+    assert "| TFLOP/s (best own) |" in markdown
+    assert "1. auto: triton, the first in order that can (triton)" in markdown
+    assert "auto: triton" in view.sections[0].times[0].lead
+
+
 def test_the_result_comes_before_the_metadata() -> None:
     view = build([cell("eager", 4.0), cell("cpu", 1.0)], [{"id": "e", "cpu": "EPYC", "torch": "2"}])
     page = to_html(view)

@@ -243,7 +243,7 @@ def test_the_usual_set_has_those_that_are_installed(
     assert baselines.names(spec) == (*OWN, "liger")
     assert baselines.role(spec, "liger") == baselines.role(spec, "quack") == "rival"
     assert baselines.role(spec, "compile") == "baseline"
-    assert baselines.identity(spec, "cuda") == {"role": "ours"}
+    assert baselines.identity(spec, "cuda", {}, "fwd") == {"role": "ours"}
 
 
 def test_one_that_is_asked_for_is_planned_whether_installed_or_not() -> None:

@@ -29,6 +29,7 @@ from fuselab.worker.ceiling import MIXES, Streams, mix_of
 from fuselab.worker.problem import Problem
 from fuselab.worker.specs import SpecError
 from fuselab.worker.trial import Trial
+from fuseline import table
 from fuseline.core import native
 from fuseline.core.spec import Cost, Direction, Implementation, Inputs
 from fuseline.testing import accuracy
@@ -208,6 +209,16 @@ def test_results_of_every_block_are_checked(toy: str) -> None:
         assert m.proof["checked_calls"] >= m.proof["rounds"] + 1  # the hot block's
         assert m.hot_us
         assert m.proof["repeatable"]
+
+
+def test_what_auto_took_is_part_of_the_proof() -> None:
+    spec = table.load()["conv_bn"]
+    case = next(case for case in spec.cases if "training" in case.name and "check" in case.suites)
+    names = ("auto", "eager")
+    group_ = Group("conv_bn", case.name, "float32", "bwd", "contiguous", "cpu", names, "")
+    found, _ = run(replace(group_, precision="quick"))
+    assert found["auto"].proof["chosen"].startswith("aten, the first in order that can")
+    assert "chosen" not in found["eager"].proof
 
 
 def test_of_expensive_separate_problems_timed_calls_are_checked_in_part() -> None:

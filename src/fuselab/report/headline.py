@@ -136,7 +136,21 @@ def _speedup(found: Speedups, total: int) -> str:
     )
 
 
+def _rate(own: Sequence[Record]) -> str:
+    """Return what products are held against: operations a second."""
+    fastest = max(own, key=lambda row: row["flops"] / row["median_us"], default=None)
+    if fastest is None:
+        return ""
+    rate = tables.tflops(fastest)
+    return (
+        f"It reaches {rate} TFLOP/s in {fastest['case']} {fastest['dtype']} "
+        f"({label(fastest['impl'])})."
+    )
+
+
 def _ceiling(own: Sequence[Record], total: int) -> str:
+    if tables.heavy(own):
+        return _rate([row for row in own if row["flops"]])
     known = [row for row in own if row["ceiling_share"]]
     if not known:
         return ""

@@ -20,6 +20,9 @@ ABOVE = (
     "and no limit of the hardware; a kernel with a better mix of reads and writes, with data that "
     "the cache still has, or with less to do at its start passes it"
 )
+# Of more FLOPs a byte a case is bound by its products wherever it runs, and no copy is its ceiling.
+PRODUCTS = 64
+_RATE, _CEILING = Column("TFLOP/s", "best own"), Column("of ceiling", "ceiling / best own")
 _ROLE_ORDER = ("eager", "baseline", "native", "rival", "ours")
 
 
@@ -78,12 +81,15 @@ def times(title: str, rows: Sequence[Record], standings: Standings) -> Table:
     On a page, which may be narrow, speedup comes first.
     """
     impls, notes = implementations(rows), Notes()
+    products = heavy(rows)
+    # Footnotes tell choices, but one of an operator that is bound by memory, which is in the lead.
+    differ = products or len({row["chosen"] for row in rows if row["chosen"]}) > 1
     own = [impl for impl in impls if any(r["impl"] == impl and r["role"] == "ours" for r in rows)]
     columns = [Column("case", numeric=False), *(Column(impl, "us") for impl in impls)]
     if own:
         columns += [
             Column("speedup", "eager / best own"),
-            Column("of ceiling", "ceiling / best own"),
+            _RATE if products else _CEILING,
         ]
     lines = []
     for case in cases(rows):
@@ -92,9 +98,9 @@ def times(title: str, rows: Sequence[Record], standings: Standings) -> Table:
         nbytes = next((row["ideal_bytes"] for row in found.values() if row["ideal_bytes"]), None)
         detail = _standing(standing, found)
         line = [Value(case, hint=f"ideal traffic {size(nbytes)}", detail=detail)]
-        line += [_time(found.get(impl), standing, notes) for impl in impls]
+        line += [_time(found.get(impl), standing, notes, differ) for impl in impls]
         if own:
-            line += _verdict(best(found[impl] for impl in own if impl in found), notes)
+            line += _verdict(best(found[impl] for impl in own if impl in found), notes, products)
         lines.append(tuple(line))
     last = len(columns)
     order = (0, last - 2, last - 1, *range(1, last - 2)) if own else ()
@@ -173,7 +179,18 @@ def percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share:.0%}"
 
 
-def _time(row: Record | None, standing: Standing, notes: Notes) -> Value:
+def tflops(row: Record) -> str:
+    """Return the rate of a record that has a time and operations."""
+    return f"{row['flops'] / row['median_us'] / 1e6:.0f}"
+
+
+def heavy(rows: Iterable[Record]) -> bool:
+    """Whether all cases whose operations are known are products rather than traffic."""
+    known = [row for row in rows if row["flops"] and row["ideal_bytes"]]
+    return bool(known) and all(row["flops"] > PRODUCTS * row["ideal_bytes"] for row in known)
+
+
+def _time(row: Record | None, standing: Standing, notes: Notes, choices: bool) -> Value:
     if row is None:
         return Value("not run", "status", "no such cell in the store")
     if row["median_us"] is None:
@@ -183,20 +200,30 @@ def _time(row: Record | None, standing: Standing, notes: Notes) -> Value:
     hint += f", {row['samples']} samples"
     if row["gbps"]:
         hint += f", {row['gbps']:.0f} GB/s"
-    noisy = notes.number(f"noisy: {row['reason']}") if row["status"] == "noisy" else None
+    if row["chosen"]:
+        hint += f", {row['chosen']}"
+    told = f"noisy: {row['reason']}" if row["status"] == "noisy" else ""
+    if choices and row["chosen"] and not told:
+        told = f"{row['impl']}: {row['chosen']}"
+    note = notes.number(told) if told else None
     kind = "best" if row["impl"] in standing.fastest else ""
-    return Value(f"{row['median_us']:.3f}", kind, hint, noisy)
+    return Value(f"{row['median_us']:.3f}", kind, hint, note)
 
 
-def _verdict(own: Record | None, notes: Notes) -> list[Value]:
+def _verdict(own: Record | None, notes: Notes, products: bool) -> list[Value]:
     if own is None:
         return [Value(UNKNOWN, "status", "no own implementation has a good time")] * 2
     speedup, share = own["speedup_vs_eager"], own["ceiling_share"]
     above = notes.number(ABOVE) if share and share > 1 else None
-    return [
+    beside = (
         Value(f"{speedup:.3f}", hint=f"eager / {own['impl']}")
         if speedup
-        else Value(UNKNOWN, "status", "eager has no good time"),
+        else Value(UNKNOWN, "status", "eager has no good time")
+    )
+    if products and own["flops"]:
+        return [beside, Value(tflops(own), hint=own["impl"])]
+    return [
+        beside,
         Value(percent(share), hint=f"ceiling ({own['ceiling_mix']}) / {own['impl']}", note=above)
         if share
         else Value(UNKNOWN, "status", "the group's ceiling has no good time"),
@@ -208,8 +235,11 @@ def _lead(rows: Sequence[Record]) -> str:
     parts = [counted(len(cases(rows)), "case")]
     if speedups := [row["speedup_vs_eager"] for row in own if row["speedup_vs_eager"]]:
         parts.append(f"{geometric_mean(speedups):.1f}x eager")
-    if shares := [row["ceiling_share"] for row in own if row["ceiling_share"]]:
+    shares = [row["ceiling_share"] for row in own if row["ceiling_share"]]
+    if shares and not heavy(rows):
         parts.append(f"{percent(median(shares))} of the ceiling")
+    if len(choices := {row["chosen"] for row in rows if row["chosen"]}) == 1:
+        parts.append(f"auto: {choices.pop()}")
     return " · ".join(parts)
 
 

@@ -6,10 +6,12 @@ import sys
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 
+import fuseline
 from fuselab import rivals
 from fuselab.rivals.rival import Rival
 from fuselab.worker.enabled import ENABLED, Takeover
@@ -69,10 +71,22 @@ def role(spec: OpSpec, name: str) -> str:
     return rivals.ROLE if name in rivals_of(spec) else "baseline"
 
 
-def identity(spec: OpSpec, name: str) -> Proof:
-    """Return what a proof says of who ran: the role, and of a rival its version."""
+def identity(spec: OpSpec, name: str, inputs: Inputs, direction: Direction) -> Proof:
+    """Return what a proof says of who ran: the role, a rival's version, and what "auto" took."""
     rival = rivals_of(spec).get(name)
-    return {"role": role(spec, name)} | ({"version": rival.version} if rival else {})
+    version = {"version": rival.version} if rival else {}
+    return {"role": role(spec, name)} | version | _chosen(spec, name, inputs, direction)
+
+
+def _chosen(spec: OpSpec, name: str, inputs: Inputs, direction: Direction) -> Proof:
+    fn = next((impl.fn for impl in spec.implementations if impl.name == name), None)
+    if not isinstance(fn, partial) or fn.keywords != {"impl": "auto"}:
+        return {}
+    try:
+        told = getattr(fuseline.explain_choice(fn.func, **inputs), direction)
+    except (TypeError, ValueError):  # made of several operators, each of which chooses
+        return {}
+    return {"chosen": f"{told.impl}, {told.why}"}
 
 
 def make(spec: OpSpec, name: str, device_type: str) -> Callable[..., Any]:

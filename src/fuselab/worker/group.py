@@ -78,7 +78,9 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
             trials.append(_ceiling_trial(problem, cost))
         else:
             trials.append(check.admit(problem, name, cost, figures, emit))
-            trials[-1].proof |= baselines.identity(problem.spec, name)
+            trials[-1].proof |= baselines.identity(
+                problem.spec, name, problem.origin.inputs, problem.direction
+            )
     alive = [trial for trial in trials if trial.alive]
     for trial in alive:
         timing.warm(trial, problem.device, emit)

@@ -110,7 +110,9 @@ def _admit(
             if trial:
                 trial.fail(refused.status, f"{refused.reason} (isolated)")
         if trial:
-            trial.proof |= baselines.identity(problem.spec, name)
+            trial.proof |= baselines.identity(
+                problem.spec, name, problem.origin.inputs, problem.direction
+            )
 
 
 def _rounds(
