@@ -124,7 +124,7 @@ def test_attention_is_in_the_studys_layout(tmp_path: Path) -> None:
     written = {path.name: path for path in grid.write(of_attention, tmp_path)}
     page = written["attention-fwd-float32-cpu-32-heads-of-64-causal.md"].read_text()
     assert page.startswith("# attention fwd float32 cpu 32 heads of 64, causal: wall time")
-    speeds = page.split("the first is faster.\n\n")[1]
+    speeds = page.split("What it calls triton is compile here.\n\n")[1]
     assert speeds.split("\n\n") == [
         "compile / eager",
         "| batch \\ sequence | 128 | 8192 |\n|---|---|---|\n| 1 | 166.67% |  |\n"
