@@ -5,9 +5,8 @@ needed.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from functools import cache
-from pathlib import Path
+from importlib import metadata
 from typing import Any
 
 import torch
@@ -75,9 +74,9 @@ def _unsupported(direction: str, *args: Any) -> str | None:
 def _unavailable(device_type: str) -> str | None:
     if device_type != "cuda":
         return f"it needs q on cuda, got {device_type}"
-    found = importlib.util.find_spec("flash_attn")  # imports nothing
-    folders = (found and found.submodule_search_locations) or ()
-    if not any((Path(folder) / "cute").is_dir() for folder in folders):
+    try:
+        metadata.version("flash-attn-4")  # flash-attn 2 may have the folder, without what it needs
+    except metadata.PackageNotFoundError:
         return "flash-attn-4 is not installed: pip install 'fuseline[fa4]'"
     return None
 
