@@ -93,8 +93,8 @@ def incoming(trial: Trial) -> Iterator[Finding]:
         yield trial.finding("incoming", worse_than_eager(trial, inputs, scaled), f"dy * {factor:g}")
     planted = tuple(dy.clone() for dy in dys)
     for dy in planted:
-        if dy.is_floating_point():
-            dy.view(-1)[:1] = torch.nan
+        if dy.is_floating_point() and dy.numel():
+            dy[(0,) * dy.dim()] = torch.nan
     yield trial.finding("incoming", worse_than_eager(trial, inputs, planted), "NaN in dy")
     twins = [
         t for t in floating(inputs).values() if (t.shape, t.dtype) == (dys[0].shape, dys[0].dtype)
