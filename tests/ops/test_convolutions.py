@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
 from ops.convolutions import LAST, OPS, computed, error, exact, tensors
+from ops.layouts import laid_out
 from torch import Tensor
+from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.library import opcheck
 
@@ -73,6 +77,46 @@ def test_results_and_gradients_have_the_memory_format_of_torchs(
             images = [t for t in (*gradients[:2], *gradients[3:]) if impl != "eager"]
             last = LAST in (of_x, of_weight)
             assert all(t.is_contiguous(memory_format=LAST) == last for t in images)
+
+
+def in_any_layout(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    dims = len(shape)
+    form = {4: LAST, 5: torch.channels_last_3d}.get(dims, DEFAULT)
+    order = tuple(random.sample(range(dims), dims))
+    made = laid_out(tuple(shape), order, dtype, "cpu", random.choice((0, 0, 1)))
+    return random.choice((made, made.to(memory_format=form), made.contiguous()))
+
+
+def layout(t: Tensor) -> tuple[torch.memory_format, list[int]]:
+    strides = zip(t.shape, t.stride(), strict=True)
+    return suggest_memory_format(t), [stride for size, stride in strides if size > 1]
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_ambiguous_strides_have_the_memory_format_of_torchs(dims: int, dtype: torch.dtype) -> None:
+    """Kernels, images, batches and channels of one element, and what no format describes."""
+    convolution = (torch.conv1d, torch.conv2d, torch.conv3d)[dims - 1]
+    for _ in range(100):
+        kernel, groups = random.choices((1, 1, 3), k=dims), random.choice((1, 1, 2))
+        c, k = (groups * random.randint(1, 3) for _ in range(2))
+        sizes = [r + random.choice((0, 2)) for r in kernel]
+        x = in_any_layout((random.randint(1, 3), c, *sizes), dtype)
+        weight = in_any_layout((k, c // groups, *kernel), dtype)
+        y, bias = convolution(x, weight, groups=groups), torch.randn(k).to(dtype)
+        given = (x, weight, bias, 1, 0, 1, groups)
+        found = [fuseline.conv_add(*given, impl=impl) for impl in ("auto", "aten", "eager")]
+        with FakeTensorMode() as mode:
+            made = (mode.from_tensor(t) for t in given[:3])
+            found.append(fuseline.conv_add(*made, *given[3:]))
+        wanted = layout(found.pop())
+        assert all(layout(t) == wanted for t in found), given
+        # Torch's own is another in one dimension, where oneDNN does not compute (in fp64, and in
+        # three dimensions also in fp32) and with a strided weight of one channel.
+        other = dims == 1 or (dims == 3 and dtype != torch.bfloat16)
+        other = other or (dtype == torch.float64 and groups > 1)
+        if not other and (weight.shape[1] > 1 or weight.is_contiguous()):
+            assert layout(y) == wanted, given
 
 
 @pytest.mark.parametrize("form", [DEFAULT, LAST])

@@ -144,6 +144,40 @@ def test_other_dtypes_and_memory_formats(name: str, dtype: torch.dtype) -> None:
         assert mean[0] <= 2 * mean[1] + 8 * torch.finfo(dtype).eps * right.abs().max()
 
 
+@pytest.mark.parametrize("name", ["Bottleneck", "Net"])
+def test_channels_last_is_served_as_contiguous_tensors_are(name: str) -> None:
+    make, shape, firsts = SERVED[name]
+    net, own = patched(make().to(memory_format=torch.channels_last))
+    assert {calls.name for calls in fuseline.patch_status(net).modules} == firsts
+    for form in (torch.channels_last, torch.contiguous_format):  # of x
+        found = [step(m, torch.randn(shape).to(memory_format=form)) for m in (net, own)]
+        assert found[0][0].stride() == found[1][0].stride()
+    assert served(net) == 2 * len(firsts), str(fuseline.patch_status(net))
+
+
+BEFORE: dict[str, Callable[[], nn.Module]] = {
+    "a convolution of another kind": lambda: nn.Conv2d(4, C, 3, padding="same"),
+    "one in a child": lambda: nn.Sequential(nn.ReLU(), nn.Conv2d(4, C, 1)),
+    "a norm before one": lambda: nn.Sequential(nn.BatchNorm2d(4), nn.Conv2d(4, C, 1)),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_a_chain_need_not_take_what_its_holder_takes(name: str) -> None:
+    class Later(Functional):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = BEFORE[name]()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(self.before(x)) * 2
+
+    net, own = patched(Later())
+    x = torch.randn(2, 4, 5, 6)
+    close(step(net, x), step(own, x))
+    assert served(net) == 1, str(fuseline.patch_status(net))
+
+
 UNFIT: dict[str, Callable[[], nn.Module]] = {
     "its padding_mode is 'reflect'": lambda: nn.Conv2d(C, 5, 3, padding=1, padding_mode="reflect"),
     "its padding is 'same'": lambda: nn.Conv2d(C, 5, 3, padding="same"),

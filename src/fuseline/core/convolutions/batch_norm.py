@@ -127,7 +127,7 @@ def gradients(
     if dh is not None:
         given = Backward(dh, None, x, weight, *call[4:], (need_dx, need_dweight, False))
         dx, dweight, _ = given.convolved(dh)
-    placed = (none if t is None else t.contiguous(memory_format=call.form) for t in (dx, dweight))
+    placed = (none if t is None else geometry.placed(t, call.form) for t in (dx, dweight))
     each = zip(dnorm, (bn_weight, bn_bias), needs, strict=True)
     return *placed, *(d.to(d.dtype if t is None else t.dtype) if n else none for d, t, n in each)
 

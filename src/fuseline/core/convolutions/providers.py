@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fuseline.core import contract
 from fuseline.core.contract import Kernels, Provider
+from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Backward, Call, Convolution
 from fuseline.core.device import triton_unavailable
 from fuseline.core.select import Selector
@@ -26,7 +27,7 @@ def register(of: Convolution, eager: Callable[..., Tensor], passes: Callable[[],
 
     def checked(*args: Any) -> Tensor:
         call = of.validate(*args)
-        return eager(*args).contiguous(memory_format=call.form)
+        return geometry.placed(eager(*args), call.form)
 
     return contract.provided(of.contract(), checked, *_providers(of, passes))
 
@@ -92,7 +93,7 @@ def _placed(given: Backward, gradients: Sequence[Tensor | None]) -> tuple[Tensor
     def placed(grad: Tensor | None, need: bool) -> Tensor:
         if not need or grad is None:
             return given.x.new_empty((0,))
-        return grad.contiguous(memory_format=form) if grad.dim() > 1 else grad.contiguous()
+        return geometry.placed(grad, form) if grad.dim() > 1 else grad.contiguous()
 
     return tuple(map(placed, gradients, given.needs))
 
@@ -109,7 +110,7 @@ def _aten(of: Convolution, *args: Any, wrap: Any = None) -> Tensor:
         y = y.add_(call.z)
     if of.relu:
         y = y.relu_()
-    return y.contiguous(memory_format=call.form)
+    return geometry.placed(y, call.form)
 
 
 def _no_cudnn(device_type: str) -> str | None:
@@ -162,7 +163,7 @@ def _not_by_triton(of: Convolution, direction: str, *args: Any) -> str | None:
 
 def _triton(of: Convolution, passes: Callable[[], Any], *args: Any, wrap: Any = None) -> Tensor:
     call = of.admitted(*args)
-    h = call._replace(bias=None).convolved().contiguous(memory_format=call.form)
+    h = geometry.placed(call._replace(bias=None).convolved(), call.form)
     if call.bias is None and not of.relu:
         return h
     bias = None if call.bias is None else call.bias.contiguous()
@@ -203,4 +204,4 @@ def _onednn(of: Convolution, *args: Any) -> Tensor:
         call.x, call.z, *rest, "add", 1.0, None, [], ""
     )
     # Its ReLU makes 0 of NaN.
-    return y.relu_().contiguous(memory_format=call.form)
+    return geometry.placed(y.relu_(), call.form)

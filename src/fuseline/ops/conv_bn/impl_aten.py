@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Call
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
@@ -19,14 +20,14 @@ def fwd(
     wrap: Wrap | None = None,
 ) -> tuple[Tensor, ...]:
     """Return y, mean, var, h and rstd."""
-    h = call.convolved().contiguous(memory_format=call.form)
+    h = geometry.placed(call.convolved(), call.form)
     wide = statistics_dtype(h)
     # Torch's running statistics, moved all the way, are those of the batch.
     mean, var = (h.new_zeros(h.shape[1], dtype=wide) for _ in range(2))
     norm = (t if t is None else t.to(wide).contiguous() for t in (bn_weight, bn_bias))
     y, _, rstd = torch.ops.aten.native_batch_norm.default(h, *norm, mean, var, True, 1.0, eps)
     y = y.relu_() if relu else y
-    return y.contiguous(memory_format=call.form), mean, var, h, rstd
+    return geometry.placed(y, call.form), mean, var, h, rstd
 
 
 def bwd(

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Call
 from fuseline.core.layout import dense
 from fuseline.primitives.triton import Wrap
@@ -178,7 +179,7 @@ def fwd(
     wrap: Wrap | None = None,
 ) -> tuple[Tensor, ...]:
     """Return y, mean, var, h and rstd."""
-    h = call.convolved().contiguous(memory_format=call.form)
+    h = geometry.placed(call.convolved(), call.form)
     y = torch.empty_like(h)
     norm = (dense(bn_weight), dense(bn_bias))
     mean, var, rstd = _normalised(rows_of(h), *norm, relu, rows_of(y), eps, wrap)

@@ -151,7 +151,7 @@ def _folded(
     if impl == "eager" or (graph and impl == "auto"):
         conv = x, weight, _ = operator.lowered(*conv)
         args = (*conv, *batch_norm.dense(*norm, *running), False, 0.0, eps, relu, *numbers)
-        return impl_eager.conv_bn(*args).contiguous(memory_format=geometry.memory_format(x, weight))
+        return geometry.placed(impl_eager.conv_bn(*args), geometry.memory_format(x, weight))
     # Under autocast the weight is rounded once, as it is folded.
     (x,) = operator.lowered(conv[0])
     fold = _by_torch if is_compiling() else _fold
@@ -256,7 +256,7 @@ def _not_by_triton(direction: str, *args: Any) -> str | None:
 
 def _eager(*args: Any) -> tuple[Tensor, ...]:
     y, mean, var = batch_norm.decomposed(*args)
-    return y.contiguous(memory_format=batch_norm.call_of(*args).form), mean, var
+    return geometry.placed(y, batch_norm.call_of(*args).form), mean, var
 
 
 _TRITON = contract.Provider(

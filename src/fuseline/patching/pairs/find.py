@@ -156,6 +156,16 @@ def _child(module: Any, step: Step | None) -> Any:
     return module._modules.get(step.target) if type(step.args[0]) is Ref else None
 
 
+def _first(plan: Plan, module: Any, device: Any) -> Any:
+    """Return the layer that says what x is, which a chain that is served need not begin with: the
+    first that the forward comes to, be it in a child.
+    """
+    called = [module._modules[step.target] for step in plan.steps if step.op == "call_module"]
+    layers = [m for child in called if child is not None for m in child.modules()]
+    kinds = (nn.Conv2d, nn.Linear)
+    return next(m for m in layers if type(m) in kinds and m.weight.device == device)
+
+
 def _follows(plan: Plan, value: int, step: Step) -> bool:
     """Whether a step is all that takes a value."""
     return step.args == (Ref(value),) and plan.uses(value) == 1
@@ -182,9 +192,10 @@ def _wiring(
     mode = "training" if training else "eval"
     if not spans:
         return f"in {mode} there is none"
-    first = sites[spans[0][1].site].chain.members(module)[0]
+    device = sites[spans[0][1].site].chain.members(module)[0].weight.device
+    first = _first(plan, module, device)
     try:
-        with neutral(first.weight.device):
+        with neutral(device):
             dims = wiring.prove(plan, module, own, training, first)
     except Unlike as why:
         return f"in {mode} {why}"

@@ -115,7 +115,7 @@ def prove(
 ) -> list[int] | None:
     """Return the numbers of dimensions of x for which a plan does what the forward does; None: all.
 
-    first  the Conv2d or Linear that a first chain begins with, which x is made for
+    first  the Conv2d or Linear that x is made for
     Raises Unlike where it does something else, or for no x the same.
     """
     if sequential(own):
