@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 from fuselab import completion, inside, streams
 from fuselab.errors import LabError
-from fuselab.options import Share, as_json, device, timeout
+from fuselab.options import as_json, device, gate, timeout
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
 from fuselab.verbs import Verbs
@@ -331,10 +331,10 @@ def report(run: str, **options: Any) -> int:
 
 @cli.command()
 @click.argument("run", metavar="RUN")
-@click.option("--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl")
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv", "baseline"]), default="jsonl")
 @click.option("--samples", is_flag=True, help="With the raw samples, for compare; jsonl only.")
 def export(run: str, form: str, samples: bool) -> int:
-    """Print one flat record a cell."""
+    """Print one flat record a cell; baseline: short lines to review and to compare with."""
     from fuselab.commands import export as verb
 
     return verb.run(run, form, samples=samples)
@@ -348,13 +348,7 @@ def export(run: str, form: str, samples: bool) -> int:
 @_directions
 @click.option("--impl-a", metavar="NAME", help="Implementation of A; beside --impl-b.")
 @click.option("--impl-b", metavar="NAME", help="Implementation of B, or of A without B.")
-@click.option(
-    "--allow",
-    type=Share(),
-    default=0.0,
-    metavar="PERCENT",
-    help="Share of the decided cells that may be slower, as 1%; default none.",
-)
+@gate
 @as_json
 def compare(
     a: str,
@@ -370,7 +364,8 @@ def compare(
     from fuselab.commands import compare as verb
 
     wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
-    return verb.run(a, b, wanted, **options)
+    gate = verb.Gate(**{name: options.pop(name) for name in verb.Gate.__dataclass_fields__})
+    return verb.run(a, b, wanted, gate=gate, **options)
 
 
 @cli.command()

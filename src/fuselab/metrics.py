@@ -44,6 +44,8 @@ _CELL = ("op", "impl", "direction", "case", "dtype", "layout", "device")
 _COMPARED = ("sm_mhz", "method")
 _WANTED = "expected what `fuselab export --format jsonl --samples` prints"
 
+BASELINE_SAMPLES = 100
+
 # A cell that begins so is run by spreadsheets, also in the wide forms of East Asian text.
 _FORMULA = ("=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠")
 
@@ -111,6 +113,35 @@ def raw(measurement: Measurement) -> Record:
     """
     proof = {name: measurement.proof.get(name) for name in _COMPARED}
     return {"samples_us": list(measurement.samples_us), **proof}
+
+
+def to_baseline(measurements: Iterable[Measurement]) -> str:
+    """Return JSON Lines that `from_jsonl` reads and a person reviews in a diff.
+
+    A short line a cell in the order of their keys, the median first; of the samples at most
+    BASELINE_SAMPLES, evenly taken, to four digits.
+    """
+    lines = []
+    for m in sorted(measurements, key=lambda m: m.cell.key):
+        step = max(1, math.ceil(len(m.samples_us) / BASELINE_SAMPLES))
+        clocks = m.proof.get("sm_mhz") or ()
+        line = {
+            "median_us": _short(stats.median(m.samples_us)) if m.samples_us else None,
+            **{name: getattr(m.cell, name) for name in _CELL},
+            "status": str(m.status),
+            "reason": m.reason,
+            "timer": m.timer,
+            "method": m.proof.get("method"),
+            "sm_mhz": [_short(stats.median(clocks))] if clocks else None,
+            "environment": m.environment,
+            "samples_us": [_short(us) for us in m.samples_us[::step]],
+        }
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    return "".join(lines)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def from_jsonl(text: str) -> list[Measurement]:

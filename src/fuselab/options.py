@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -24,6 +25,40 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         if not 0 <= share <= 1:
             self.fail(f"got {value!r}, expected a percentage from 0% to 100%", param, ctx)
         return share
+
+
+def gate(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options by which a comparison is a gate of somebody's CI."""
+    for option in (
+        click.option(
+            "--annotate",
+            type=click.Choice(["github", "azure"]),
+            help="Print the worst cells as lines that this service turns into annotations.",
+        ),
+        click.option("--markdown", metavar="PATH", help="Write what a pull request shows."),
+        click.option("--junit", metavar="PATH", help="Write JUnit's XML: a cell is a test."),
+        click.option(
+            "--fail-on",
+            type=click.Choice(["slower", "undecided", "nothing"]),
+            multiple=True,
+            help="Exit code 1 if a cell is slower, 3 if too few are decided; may be repeated, "
+            "default both.",
+        ),
+        click.option(
+            "--baseline",
+            metavar="FILE",
+            help="What A, given alone, is held against: a run or an export.",
+        ),
+        click.option(
+            "--allow",
+            type=Share(),
+            default=0.0,
+            metavar="PERCENT",
+            help="Share of the decided cells that may be slower, as 1%; default none.",
+        ),
+    ):
+        verb = option(verb)
+    return verb
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

@@ -32,10 +32,12 @@ EXAMPLES = {
     "export": (
         "fuselab export out/run --format csv",
         "fuselab export out/run --format jsonl --samples",
+        "fuselab export out/run --format baseline > baseline.jsonl",
     ),
     "compare": (
         "fuselab compare out/before out/after",
         "fuselab compare out/run --impl-a compile --impl-b cuda",
+        "fuselab compare out/run --baseline baseline.jsonl --fail-on slower --junit junit.xml",
     ),
     "profile": ("fuselab profile rms_norm --impl cuda --case 4x2048x4096",),
     "tune": ("fuselab tune rms_norm --dtype bf16 --budget 600",),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,14 @@ from fuselab.comparison import (
     pair,
     summary,
 )
+from fuselab.gate.annotations import lines
+from fuselab.gate.junit import to_xml
+from fuselab.gate.markdown import to_markdown
+from fuselab.gate.verdicts import by_weight
 from fuselab.model import Measurement
 from fuselab.plain import plain
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
+from fuselab.report.files import replace as replace_file
 from fuselab.report.tables import UNKNOWN, Notes
 from fuselab.store import FILE_NAME, Store, StoreError
 
@@ -48,6 +54,26 @@ class Side:
 
 
 @dataclass(frozen=True)
+class Gate:
+    """What makes a comparison fail, and what it leaves for a CI service.
+
+    allow     the share of the decided cells that may be slower
+    fail_on   "slower", "undecided" (too few cells have a verdict), both if empty, or "nothing"
+    junit, markdown  files to write
+    annotate  the service whose annotations are printed
+    """
+
+    allow: float = 0.0
+    fail_on: tuple[str, ...] = ()
+    junit: str | None = None
+    markdown: str | None = None
+    annotate: str | None = None
+
+    def asks(self, what: str) -> bool:
+        return what in (self.fail_on or ("slower", "undecided"))
+
+
+@dataclass(frozen=True)
 class Result:
     """What is printed: the cells, their summary, and the ceilings', which tells of the machine."""
 
@@ -56,13 +82,15 @@ class Result:
     ceilings: Summary
     unsupported: int
     environment: Sequence[tuple[str, str, str]]
-    allowed: float = 0.0
+    gate: Gate = field(default_factory=Gate)
 
     @property
     def exit_code(self) -> int:
-        if self.summary.slower > self.allowed:
+        if self.gate.asks("slower") and self.summary.slower > self.gate.allow:
             return exits.FAILED
-        return exits.OK if self.summary.complete else exits.NO_DATA
+        if self.gate.asks("undecided") and not self.summary.complete:
+            return exits.NO_DATA
+        return exits.OK
 
 
 def run(
@@ -72,10 +100,15 @@ def run(
     *,
     impl_a: str | None = None,
     impl_b: str | None = None,
-    allow: float = 0.0,
+    baseline: str | None = None,
+    gate: Gate | None = None,
     as_json: bool = False,
 ) -> int:
-    """Compare B with A; 1 if more than the share `allow` is slower, 3 if too few are decided."""
+    """Compare B with A, or A with a baseline; the exit code is the gate's."""
+    if baseline is not None:
+        if b is not None:
+            raise PlanError(f"B: got {b!r}, expected one run beside --baseline")
+        a, b = baseline, a
     _check_usage(b, wanted, impl_a, impl_b)
     sides = [_read(a)]
     sides.append(_read(b) if b is not None else sides[0])
@@ -87,14 +120,28 @@ def run(
     elif CEILING not in (*wanted["op"], *wanted["impl"]):
         chosen = [_without_ceilings(side) for side in chosen]
     found = _compared(sides, chosen, together=b is None, across=impl_a is not None)
-    found = replace(found, allowed=allow)
+    found = replace(found, gate=gate or Gate())
     if as_json:
         names = zip("ab", sides, (impl_a, impl_b), strict=True)
         asked = {key: {"name": side.name, "impl": impl} for key, side, impl in names}
         print(json.dumps({**asked, **_as_dict(found)}))
     else:
         _print(found)
+    _write(found, as_json)
     return found.exit_code
+
+
+def _write(found: Result, as_json: bool) -> None:
+    """Write the files that were asked for, and print annotations: beside JSON, to stderr."""
+    gate, passed = found.gate, found.exit_code == exits.OK
+    if gate.junit:
+        replace_file(gate.junit, to_xml(found.cells, "fuselab compare"))
+    if gate.markdown:
+        text = to_markdown(found.cells, found.summary, passed, found.environment)
+        replace_file(gate.markdown, text)
+    if gate.annotate:
+        said = "\n".join(lines(gate.annotate, found.cells, found.summary))
+        print(said, file=sys.stderr if as_json else sys.stdout)
 
 
 def _check_usage(b: str | None, wanted: Wanted, impl_a: str | None, impl_b: str | None) -> None:
@@ -215,9 +262,7 @@ def _as_dict(found: Result) -> dict[str, Any]:
 
 
 def _print(found: Result) -> None:
-    order = list(Verdict)
-    apart = [cell for cell in found.cells if cell.verdict is not Verdict.SAME]
-    apart.sort(key=lambda cell: (order.index(cell.verdict), -abs((cell.ratio or 1) - 1)))
+    apart = [cell for cell in by_weight(found.cells) if cell.verdict is not Verdict.SAME]
     if apart:
         _print_table(apart)
     for name, a, b in found.environment:
@@ -234,7 +279,7 @@ def _command(cell: Comparison) -> str:
     chosen = {"case": cell.case, "dtype": cell.dtype, "direction": cell.direction}
     options = [*chosen.items(), *(("impl", impl) for impl in impls)]
     words = (word for name, value in options for word in (f"--{name}", value))
-    return "  " + shlex.join(("fuselab", "run", cell.op, *words))
+    return "  " + plain(shlex.join(("fuselab", "run", cell.op, *words)))
 
 
 def _print_table(cells: Sequence[Comparison]) -> None:

@@ -1,0 +1,1 @@
+"""A comparison in the forms that CI services read: JUnit, Markdown, annotations."""
