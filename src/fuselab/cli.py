@@ -10,11 +10,12 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from fuselab import completion, inside, streams
+from fuselab import completion, inside, stored, streams
 from fuselab.errors import LabError
-from fuselab.options import as_json, device, gate, timeout
+from fuselab.options import as_json, device, shard, timeout
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
+from fuselab.selection import directions, filters, target, targets
 from fuselab.verbs import Verbs
 
 INTERRUPTED = 130
@@ -70,36 +71,6 @@ def _fail(said: str, code: int) -> int:
     return code
 
 
-targets = click.argument(
-    "targets", metavar="[OP_OR_FILE]...", nargs=-1, shell_complete=completion.targets
-)
-_target = click.argument("target", metavar="OP_OR_FILE", shell_complete=completion.targets)
-_directions = click.option(
-    "--direction",
-    "directions",
-    multiple=True,
-    help="fwd or bwd; default both.",
-    shell_complete=completion.directions,
-)
-
-
-def filters(verb: Command) -> Command:
-    """Add the options that choose cells."""
-    for name, complete, text in (
-        ("case", completion.cases, "Problem size by name; may be repeated."),
-        (
-            *("dtype", completion.dtypes),
-            "fp64, fp32, fp16, bf16 or torch's name; may be repeated.",
-        ),
-        ("impl", completion.implementations, "Implementation by name; may be repeated."),
-    ):
-        option = click.option(
-            f"--{name}", f"{name}s", multiple=True, help=text, shell_complete=complete
-        )
-        verb = option(verb)
-    return verb
-
-
 @cli.command("list")
 @targets
 @as_json
@@ -146,7 +117,7 @@ def check(
     metavar="N",
     help="Problems that suite wild draws of each operator; default 200.",
 )
-@_directions
+@directions
 @click.option("--out", metavar="DIR", default="out/run", show_default=True, help="Where to store.")
 @click.option("--fresh", is_flag=True, help="Measure again what DIR already has.")
 @click.option(
@@ -172,6 +143,7 @@ def check(
     show_default=True,
     help="all: the slow counters too, for 64 named cells at most.",
 )
+@shard
 @device
 @timeout
 @as_json
@@ -211,9 +183,9 @@ def run(
 
 
 @cli.command()
-@_target
+@target
 @click.option("--dtype", "dtypes", multiple=True, help="Of one size each; default: all sizes.")
-@_directions
+@directions
 @click.option(
     "--budget",
     metavar="SECONDS",
@@ -263,7 +235,7 @@ def tune(
 
 
 @cli.command()
-@_target
+@target
 @click.option(
     "--impl",
     metavar="NAME",
@@ -314,61 +286,6 @@ def profile(
 
 
 @cli.command()
-@click.argument("run", metavar="RUN")
-@click.option("--html", "page", metavar="PATH", help="Default: RUN/report.html.")
-@click.option("--markdown", metavar="PATH", help="Default: RUN/report.md.")
-@click.option("--picture", metavar="PATH.svg", help="Bandwidth over size, as a file of its own.")
-@click.option("--op", help="Operator of the picture; default: the first.")
-@click.option("--dtype", help="Dtype of the picture; default: the first.")
-@click.option("--grid", metavar="DIR", help="Ratios by size: tables and heat maps, a file each.")
-@as_json
-def report(run: str, **options: Any) -> int:
-    """Write the report of a run: one HTML page and the same tables as Markdown."""
-    from fuselab.commands import report as verb
-
-    return verb.run(run, **options)
-
-
-@cli.command()
-@click.argument("run", metavar="RUN")
-@click.option("--format", "form", type=click.Choice(["jsonl", "csv", "baseline"]), default="jsonl")
-@click.option("--samples", is_flag=True, help="With the raw samples, for compare; jsonl only.")
-def export(run: str, form: str, samples: bool) -> int:
-    """Print one flat record a cell; baseline: short lines to review and to compare with."""
-    from fuselab.commands import export as verb
-
-    return verb.run(run, form, samples=samples)
-
-
-@cli.command()
-@click.argument("a", metavar="A")
-@click.argument("b", metavar="[B]", required=False)
-@filters
-@click.option("--op", "ops", multiple=True, help="Operator by name; may be repeated.")
-@_directions
-@click.option("--impl-a", metavar="NAME", help="Implementation of A; beside --impl-b.")
-@click.option("--impl-b", metavar="NAME", help="Implementation of B, or of A without B.")
-@gate
-@as_json
-def compare(
-    a: str,
-    b: str | None,
-    ops: tuple[str, ...],
-    impls: tuple[str, ...],
-    dtypes: tuple[str, ...],
-    cases: tuple[str, ...],
-    directions: tuple[str, ...],
-    **options: Any,
-) -> int:
-    """Say where B is faster or slower than A: runs, or exports with samples; 1 if slower."""
-    from fuselab.commands import compare as verb
-
-    wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
-    gate = verb.Gate(**{name: options.pop(name) for name in verb.Gate.__dataclass_fields__})
-    return verb.run(a, b, wanted, gate=gate, **options)
-
-
-@cli.command()
 @device
 @as_json
 def doctor(**options: Any) -> int:
@@ -391,5 +308,5 @@ def completion_(shell: str) -> int:
     return 0
 
 
-for _verb in inside.VERBS:
+for _verb in (*stored.VERBS, *inside.VERBS):
     cli.add_command(_verb)

@@ -61,6 +61,12 @@ def gate(verb: Callable[..., Any]) -> Callable[..., Any]:
     return verb
 
 
+shard = click.option(
+    "--shard",
+    metavar="I/N",
+    help="Measure one part of N, by the names of the cells; auto or auto/N: the part of this task "
+    "of torchrun, a Slurm array or an indexed job of Kubernetes.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device = click.option("--device", metavar="cpu|cuda|cuda:N", help="Default: cuda if there is one.")
 timeout = click.option(

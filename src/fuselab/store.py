@@ -61,6 +61,9 @@ _UPSERT = """INSERT INTO cell VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
         written_at = excluded.written_at, body = excluded.body, samples_us = excluded.samples_us"""
 _SELECT = """SELECT op, impl, direction, {case}, dtype, layout, device,
     status, environment, body, samples_us FROM cell ORDER BY rowid"""
+# A cell as it is stored, and places in it.
+Row = tuple[Any, ...]
+KEY, NAMES, WRITTEN = 0, slice(1, 8), 10
 # Up to schema 1 the column of the case had another name.
 _CASE_COLUMN = {1: "problem"}
 _FROM_1 = (
@@ -223,6 +226,21 @@ class Store:
                 except _UNREADABLE as error:
                     raise ValueError(f"{'/'.join(map(str, names))}: {error}") from error
                 yield found
+
+    def rows(self) -> list[Row]:
+        """Return all cells as they are stored, in the order in which they were first written."""
+        with _errors_name(self._file):
+            return self._connection.execute("SELECT * FROM cell ORDER BY rowid").fetchall()
+
+    def take(self, rows: Iterable[Row], environments: Iterable[Mapping[str, Any]]) -> None:
+        """Store cells of other runs as they are, in one transaction, with their environments."""
+        known = [
+            (env["id"], json.dumps({n: v for n, v in env.items() if n != "id"}, sort_keys=True))
+            for env in environments
+        ]
+        with self._transaction() as sql:
+            sql.executemany("INSERT OR IGNORE INTO environment VALUES (?, ?)", known)
+            sql.executemany(_UPSERT, rows)
 
     def _prepare(self) -> None:
         sql = self._connection

@@ -11,7 +11,8 @@ from fuselab import streams
 
 GROUPS = {
     "Measure": (
-        *("list", "check", "run", "report", "export", "compare", "profile", "tune", "doctor"),
+        *("list", "check", "run", "report", "export", "compare", "merge"),
+        *("profile", "tune", "doctor"),
     ),
     "Understand": ("trace", "explain", "compile-bench", "candidates", "hlo"),
     "Build": ("new", "completion"),
@@ -27,6 +28,7 @@ EXAMPLES = {
         "fuselab run rms_norm --suite quick --out out/run",
         "fuselab run softmax --suite fusion --dtype fp32 --direction fwd",
         "fuselab run my_ops.py --out out/mine --isolate",
+        "fuselab run --suite fusion --shard 3/8 --out out/shard-3",
     ),
     "report": ("fuselab report out/run", "fuselab report out/run --grid out/grid"),
     "export": (
@@ -39,6 +41,7 @@ EXAMPLES = {
         "fuselab compare out/run --impl-a compile --impl-b cuda",
         "fuselab compare out/run --baseline baseline.jsonl --fail-on slower --junit junit.xml",
     ),
+    "merge": ("fuselab merge out/whole out/shard-*",),
     "profile": ("fuselab profile rms_norm --impl cuda --case 4x2048x4096",),
     "tune": ("fuselab tune rms_norm --dtype bf16 --budget 600",),
     "doctor": ("fuselab doctor", "fuselab doctor --device cpu --json"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from fuselab import metrics, runner
+from fuselab import metrics, runner, shards
 from fuselab.commands import count, exits, prepare, select
 from fuselab.commands.progress import Steps, outcome
 from fuselab.lock import device_lock
@@ -35,16 +36,22 @@ def run(
     timeout: float = 120.0,
     fresh: bool = False,
     slow: bool = False,
+    shard: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Measure what is not stored yet, or was measured with other code; print the table.
 
-    `fresh` measures all of it; `slow` counts what takes long, too. 1 if a cell failed, 3 if
-    none has a time.
+    `fresh` measures all of it; `slow` counts what takes long, too; `shard`: one part of it. 1 if a
+    cell failed, 3 if none has a time, but for a shard that has no cell.
     """
+    part = shards.parse(shard, os.environ) if shard else shards.Shard(1, 1)
     chosen = select.device_of(device)
     found = select.specs_of(targets)
-    wanted = select.groups(found, replace(filters, device=chosen))
+    wanted = tuple(filter(part.has, select.groups(found, replace(filters, device=chosen))))
+    if not wanted:
+        Store.open(out).close()
+        _say(f"shard {part} has none of these cells")
+        return exits.OK
     select.check_available(found, replace(filters, device=chosen))
     if not targets and filters == Filters(precision=filters.precision, timer=filters.timer):
         raise PlanError(_too_much(wanted, chosen))
@@ -54,14 +61,8 @@ def run(
     with Store.open(out) as store:
         todo = _lacking(plan, store, fresh)
         total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
-        level = wanted[0].precision
         _say(f"{total} cells on {chosen}; {total - missing} already in {out}, {missing} to measure")
-        seconds = estimate_s(missing, chosen.split(":")[0], level)
-        _say(
-            f"precision {level}: about {seconds / 60:.0f} min"
-            if seconds >= 90
-            else f"precision {level}: about {seconds:.0f} s"
-        )
+        _say(_estimate(missing, chosen, wanted[0].precision))
         outdated = sum(store.outdated(group) for group in todo)
         if outdated:
             _say(f"{outdated} of these are stored, but what they measured has changed since")
@@ -85,6 +86,12 @@ def run(
         print(text.to_terminal(view))
         print(", ".join(f"{n} {status}" for status, n in counts.most_common()), f"in {out}")
     return exit_code([m for m in asked if (m.cell.op, m.cell.impl) in select.judged(found)])
+
+
+def _estimate(cells: int, device: str, level: str) -> str:
+    seconds = estimate_s(cells, device.split(":")[0], level)
+    about = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    return f"precision {level}: about {about}"
 
 
 def _too_much(wanted: Sequence[Group], device: str) -> str:

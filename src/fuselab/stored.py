@@ -1,0 +1,82 @@
+"""The command line of what reads runs that are stored: report, export, compare, merge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fuselab.options import as_json, gate
+from fuselab.selection import directions, filters
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--html", "page", metavar="PATH", help="Default: RUN/report.html.")
+@click.option("--markdown", metavar="PATH", help="Default: RUN/report.md.")
+@click.option("--picture", metavar="PATH.svg", help="Bandwidth over size, as a file of its own.")
+@click.option("--op", help="Operator of the picture; default: the first.")
+@click.option("--dtype", help="Dtype of the picture; default: the first.")
+@click.option("--grid", metavar="DIR", help="Ratios by size: tables and heat maps, a file each.")
+@as_json
+def report(run: str, **options: Any) -> int:
+    """Write the report of a run: one HTML page and the same tables as Markdown."""
+    from fuselab.commands import report as verb
+
+    return verb.run(run, **options)
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--format", "form", type=click.Choice(["jsonl", "csv", "baseline"]), default="jsonl")
+@click.option("--samples", is_flag=True, help="With the raw samples, for compare; jsonl only.")
+def export(run: str, form: str, samples: bool) -> int:
+    """Print one flat record a cell; baseline: short lines to review and to compare with."""
+    from fuselab.commands import export as verb
+
+    return verb.run(run, form, samples=samples)
+
+
+@click.command()
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="[B]", required=False)
+@filters
+@click.option("--op", "ops", multiple=True, help="Operator by name; may be repeated.")
+@directions
+@click.option("--impl-a", metavar="NAME", help="Implementation of A; beside --impl-b.")
+@click.option("--impl-b", metavar="NAME", help="Implementation of B, or of A without B.")
+@gate
+@as_json
+def compare(
+    a: str,
+    b: str | None,
+    ops: tuple[str, ...],
+    impls: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    cases: tuple[str, ...],
+    directions: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Say where B is faster or slower than A: runs, or exports with samples; 1 if slower."""
+    from fuselab.commands import compare as verb
+
+    wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
+    gate = verb.Gate(**{name: options.pop(name) for name in verb.Gate.__dataclass_fields__})
+    return verb.run(a, b, wanted, gate=gate, **options)
+
+
+@click.command()
+@click.argument("out", metavar="OUT")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
+def merge(out: str, runs: tuple[str, ...]) -> int:
+    """Put the cells of several runs, of shards or machines, into one run in the folder OUT.
+
+    A cell that two runs measured differently is an error; of the ceilings, which every run
+    measures, the first is kept.
+    """
+    from fuselab.commands import merge as verb
+
+    return verb.run(out, runs)
+
+
+VERBS = (report, export, compare, merge)

@@ -1,0 +1,149 @@
+"""Parts of a run on several machines, and the run that is made of them again."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fuselab.cli import command
+from fuselab.model import Group, Measurement, Status
+from fuselab.shards import Shard, ShardError, parse
+from fuselab.store import FILE_NAME, Store
+
+TASKS = {
+    "torchrun": ({"RANK": "2", "WORLD_SIZE": "4"}, Shard(3, 4)),
+    "slurm": ({"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "4",
+               "SLURM_ARRAY_TASK_COUNT": "3"}, Shard(2, 3)),
+}  # fmt: skip
+
+
+def groups() -> list[Group]:
+    names = ("norm", "softmax")
+    return [
+        Group(name, f"{2**i}x{n}", dtype, "fwd", "contiguous", "cpu", ("eager", "cpu"))
+        for name in names
+        for dtype in ("float32", "bfloat16")
+        for i in range(20)
+        for n in (64, 100)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_each_group_is_in_one_part_whatever_else_is_planned(count: int) -> None:
+    parts = [Shard(i, count) for i in range(1, count + 1)]
+    taken = [[part for part in parts if part.has(group)] for group in groups()]
+    assert all(len(parts) == 1 for parts in taken)
+    moved = [replace(group, device="cuda:1", impls=("x",), code="new") for group in groups()]
+    assert taken == [[part for part in parts if part.has(group)] for group in moved]
+    if count > 1:
+        assert all(sum(mine == [part] for mine in taken) > 10 for part in parts)
+
+
+@pytest.mark.parametrize("task", list(TASKS))
+def test_a_task_knows_its_part(task: str) -> None:
+    variables, wanted = TASKS[task]
+    assert parse("auto", variables) == parse(f"auto/{wanted.count}", variables) == wanted
+    with pytest.raises(ShardError, match=f"tells of {wanted.count} parts"):
+        parse("auto/9", variables)
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "words"),
+    [
+        ("3", {}, "got '3', expected I/N"),
+        ("0/4", {}, "part 0 of 4"),
+        ("5/4", {}, "part 5 of 4"),
+        ("1/0", {}, "part 1 of 0"),
+        ("-1/4", {}, "got '-1/4'"),
+        ("auto", {}, "SLURM_ARRAY_TASK_ID"),
+        ("auto", {"JOB_COMPLETION_INDEX": "1"}, "expected auto/N"),
+        ("auto", {"RANK": "x", "WORLD_SIZE": "2"}, "RANK: got 'x'"),
+        ("auto/2", {"JOB_COMPLETION_INDEX": "2"}, "part 3 of 2"),
+    ],
+)
+def test_what_is_no_part_is_refused(text: str, variables: dict[str, str], words: str) -> None:
+    with pytest.raises(ShardError, match=words):
+        parse(text, variables)
+
+
+def test_kubernetes_tells_the_index_alone() -> None:
+    assert parse("auto/3", {"JOB_COMPLETION_INDEX": "2"}) == Shard(3, 3)
+
+
+def measured(group: Group) -> list[Measurement]:
+    samples = tuple(float(len(group.case) + i) for i in range(5))
+    return [
+        Measurement(group.cell(impl), Status.OK, timer="wall", samples_us=samples)
+        for impl in group.impls
+    ]
+
+
+def store(folder: Path, some: list[Group], host: str) -> str:
+    ceiling = Group("ceiling", "4GiB", "float32", "fwd", "contiguous", "cpu", ("copy",))
+    with Store.open(folder) as run:
+        run.set_environment({"cpu": host})
+        for group in (ceiling, *some):
+            run.write(group, measured(group))
+    return str(folder)
+
+
+def exported(folder: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    capsys.readouterr()
+    assert command(["export", folder, "--format", "jsonl", "--samples"]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_merged_run_is_the_whole_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [[g for g in groups() if Shard(i, 3).has(g)] for i in (1, 2, 3)]
+    folders = [store(tmp_path / f"part{i}", part, "one") for i, part in enumerate(parts)]
+    whole, merged = store(tmp_path / "whole", groups(), "one"), str(tmp_path / "merged")
+    assert command(["merge", merged, *folders]) == 0
+    assert "321 cells of 3 runs" in capsys.readouterr().out
+    lines = [exported(folder, capsys) for folder in (whole, merged)]
+    assert sorted(lines[0]) == sorted(lines[1])
+    cases = [json.loads(line)["case"] for line in lines[1] if '"bfloat16"' in line]
+    assert cases[:4] == ["1x64", "1x64", "1x100", "1x100"]
+    assert command(["merge", merged, *folders]) == 0  # once more changes nothing
+    assert exported(merged, capsys) == lines[1]
+
+
+def test_times_of_writing_and_environments_stay(tmp_path: Path) -> None:
+    one, two = groups()[:1], groups()[1:2]
+    folders = [store(tmp_path / name, part, name) for name, part in (("a", one), ("b", two))]
+    with sqlite3.connect(tmp_path / "a" / FILE_NAME) as sql:
+        sql.execute("UPDATE cell SET written_at = '2026-01-02T03:04:05+00:00'")
+    assert command(["merge", str(tmp_path / "both"), *folders]) == 0
+    with Store.open_readonly(tmp_path / "both") as merged:
+        assert [env["cpu"] for env in merged.environment()] == ["a", "b"]
+        assert merged.span()[0].startswith("2026-01-02")  # type: ignore[index]
+        assert len({m.environment for m in merged.measurements()}) == 2
+
+
+def test_a_cell_of_two_runs_is_refused_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [store(tmp_path / name, groups()[:1], name) for name in ("a", "b")]
+    assert command(["merge", str(tmp_path / "both"), *folders]) == 3
+    assert "both hold norm/" in capsys.readouterr().err
+    assert not (tmp_path / "both").exists()
+    assert command(["merge", folders[0], folders[1]]) == 3
+    with Store.open_readonly(folders[0]) as kept:
+        assert [env["cpu"] for env in kept.environment()] == ["a"]
+    assert command(["merge", str(tmp_path / "both"), str(tmp_path / "none")]) == 3
+
+
+def test_parts_are_measured_and_merged(toy: str, tmp_path: Path) -> None:
+    """Each of the two parts has one of two cases, or both are in one; none is an error."""
+    folders = [str(tmp_path / f"part{i}") for i in (1, 2)]
+    for i, folder in enumerate(folders, 1):
+        options = ("--dtype", "fp32", "--direction", "fwd", "--impl", "eager", "--impl", "right")
+        wanted = ("--precision", "quick", "--device", "cpu", "--shard", f"{i}/2", "--out", folder)
+        assert command(["run", toy, "--case", "small", "--case", "large", *options, *wanted]) == 0
+    assert command(["merge", str(tmp_path / "whole"), *folders]) == 0
+    with Store.open_readonly(tmp_path / "whole") as merged:
+        cases = {m.cell.case for m in merged.measurements() if m.cell.op == "swish"}
+    assert cases == {"small", "large"}
