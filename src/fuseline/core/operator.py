@@ -24,6 +24,9 @@ from fuseline.core.select import Selector
 PLAIN = frozenset((Tensor, Parameter, FakeTensor, FunctionalTensor))
 
 
+_autocasts_any = torch._C._is_any_autocast_enabled
+
+
 def call(
     selector: Selector,
     validate: Callable[..., object],
@@ -45,6 +48,14 @@ def call(
     except Exception:
         rerun, refuse = partial(call, selector, validate, public, impl), partial(validate, *args)
         return retry(rerun, refuse, public, args, impl=impl)
+
+
+def below(selector: Selector, impl: str, x: Tensor) -> Callable[..., Any]:
+    """Return what runs `impl` on tensors on x's device that nothing looks on at and that need no
+    gradient, for who made sure of that by `variant.guarded`.
+    """
+    run = selector.calls[impl, "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type]
+    return getattr(run, "eager", run)
 
 
 def retry(
@@ -72,7 +83,10 @@ def retry(
 
 def has_proxy(*args: Any) -> bool:
     """Whether something among the arguments stands for a tensor and is none, as in torch.fx."""
-    return any(not isinstance(a, Tensor) and has_torch_function((a,)) for a in args)
+    # Most calls have nothing at all that torch would ask, which it says in a tenth of the time.
+    return has_torch_function(args) and any(
+        not isinstance(a, Tensor) and has_torch_function((a,)) for a in args
+    )
 
 
 def promoted(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -104,7 +118,7 @@ def lowered(*args: Any) -> tuple[Any, ...]:
 
 def lowering(x: Any) -> torch.dtype | None:
     """Return the dtype that autocast gives products with x, None where it is off."""
-    if not isinstance(x, Tensor) or not autocasts(x.device.type):
+    if not _autocasts_any() or not isinstance(x, Tensor) or not autocasts(x.device.type):
         return None
     return torch.get_autocast_dtype(x.device.type)
 

@@ -241,7 +241,10 @@ class Selector:
             for fits, names in steps:
                 if fits(*args):
                     for name, refuses in names:
-                        if not any(refuse(*args) for refuse in refuses):
+                        for refuse in refuses:  # any() of a generator costs a call 0.4 us
+                            if refuse(*args):
+                                break
+                        else:
                             return name
                     break
             return fallback

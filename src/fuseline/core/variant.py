@@ -108,6 +108,8 @@ def applied(function: type[torch.autograd.Function]) -> Function:
 def guarded(public: Function, eager: Function, apply: Function) -> Function:
     """Return what eager code calls: `eager`, `apply` where a gradient is wanted, or the operator
     `public` where more than autograd looks on.
+
+    Its attribute `eager` is for operators made of others, which look for themselves.
     """
 
     def call(*args: Any) -> Any:
@@ -125,6 +127,7 @@ def guarded(public: Function, eager: Function, apply: Function) -> Function:
             return apply(*args)
         return eager(*args)
 
+    call.eager = eager  # type: ignore[attr-defined]
     return call
 
 

@@ -30,7 +30,7 @@ def require(
     *numbers: Any,
 ) -> float:
     """Refuse what neither mode takes; return eps."""
-    check = _CONVOLUTION.validate if is_compiling() else _CONVOLUTION.admitted
+    check = _CONVOLUTION.validate if is_compiling() else _CONVOLUTION.require
     check(x, weight, bias, *numbers)
     for name, t in (("bn_weight", bn_weight), ("bn_bias", bn_bias)):
         require_channels(name, t, weight)

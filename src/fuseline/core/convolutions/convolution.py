@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
+from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
 from fuseline.core import arguments, contract, operator
@@ -96,26 +98,30 @@ class Known:
     def __init__(self) -> None:
         self._keys: set[Any] = set()
 
-    @staticmethod
-    def key(tensors: Iterable[Any], places: Iterable[list[int]], *rest: Any) -> Any:
-        """Return what a check depends on, None of what has no such key: no tensor, or nested."""
+    def look(self, tensors: Iterable[Any], places: Iterable[list[int]], *rest: Any) -> Any:
+        """Return True for a kind of call that was checked, else what to `add` once it was: all that
+        the check depends on; None where that has no key, False where a tensor has a class of its
+        own, so that its call goes through the operators, which check it.
+        """
+        key: list[Any] = []
         try:
-            kinds = [None if t is None else (t.shape, t.dtype, t.device, t.layout) for t in tensors]
-            return (*kinds, *map(tuple, places), *rest, *map(type, rest))  # 1.0 == 1
-        except (AttributeError, RuntimeError, TypeError):
+            for t in tensors:
+                if type(t) is Tensor or type(t) is Parameter:
+                    key += (t.shape, t.dtype, t.device, t.layout)
+                elif t is None:
+                    key.append(None)
+                else:
+                    return False
+            found = (*key, *map(tuple, places), *rest, *map(type, rest))  # 1.0 == 1
+            return found in self._keys or found
+        except (RuntimeError, TypeError):  # nested tensors have no shape, symbolic numbers no hash
             return None
-
-    def __contains__(self, key: Any) -> bool:
-        try:
-            return key is not None and key in self._keys
-        except TypeError:  # symbolic sizes have no hash
-            return False
 
     def add(self, key: Any) -> None:
         """Take a kind of call for checked."""
-        if len(self._keys) >= _MOST_KNOWN:
-            self._keys.clear()
-        with suppress(TypeError):
+        if key:
+            if len(self._keys) >= _MOST_KNOWN:
+                self._keys.clear()
             self._keys.add(key)
 
 
@@ -172,6 +178,8 @@ class Convolution:
             # Autocast leaves z and the sum in their own type.
             call = self.validate(*given)
             return self._finished(call._replace(z=tensors[3]))
+        if not is_compiling():
+            given = self._admitted(*given)
         return operator.call(selector, self.validate, public, impl, *given)
 
     def call(self, *args: Any) -> Call:
@@ -196,14 +204,25 @@ class Convolution:
             geometry.require_result(self.name, "z", z, call.x, call.shape)
         return call
 
-    def admitted(self, *args: Any) -> Call:
-        """Return as `validate`, at once for what is as a call before was."""
-        call = self.call(*args)
-        key = self._known.key(call[:4], call.places, call.groups)
-        if key not in self._known:
+    def require(self, *args: Any) -> None:
+        """Refuse what `validate` does, at once for what is as a call before was."""
+        key = self._look(args)
+        if key is not True:
             self.validate(*args)
             self._known.add(key)
-        return call
+
+    def _admitted(self, *args: Any) -> tuple[Any, ...]:
+        """Return args of which kernels in eager code can be called: these check nothing."""
+        key = self._look(args)
+        if key is True or key is False:
+            return args
+        given = operator.admitted(self.validate, *args)
+        if all(map(is_, given, args)):  # else autocast gave them one dtype
+            self._known.add(key)
+        return given
+
+    def _look(self, args: tuple[Any, ...]) -> Any:
+        return self._known.look(args[:-4], args[-4:-1], args[-1])
 
     def validate_bwd(self, *args: Any) -> Backward:
         """Refuse what no backward takes; return the rest by name."""

@@ -18,17 +18,23 @@ _INTS = (int, torch.SymInt)
 _LAST: Any = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def numbers(op: str, weight: Tensor, **given: Any) -> tuple[list[int], ...]:
+def numbers(op: str, weight: Tensor, **given: Any) -> list[list[int]]:
     """Return stride, padding and dilation, each one number or one a spatial dimension, as lists."""
     dims = weight.dim() - 2
     if not 1 <= dims <= 3:
         raise ValueError(f"{op}: weight has {dims + 2} dimensions, expected 3 to 5: (K, C, ...)")
-    return tuple([v] * dims if type(v) is int else _list(op, n, v, dims) for n, v in given.items())
+    found, ints = [], (int,) * dims
+    for name, v in given.items():
+        if type(v) is int:
+            found.append([v] * dims)
+        elif type(v) is tuple and (*map(type, v),) == ints:  # as modules have them
+            found.append([*v])
+        else:
+            found.append(_list(op, name, v, dims))
+    return found
 
 
 def _list(op: str, name: str, value: Any, dims: int) -> list[int]:
-    if type(value) is tuple and (*map(type, value),) == (int,) * dims:  # as modules have them
-        return list(value)
     if isinstance(value, _INTS):
         value = (value,)
     came = value if isinstance(value, Sequence) and not isinstance(value, str) else None
@@ -60,19 +66,20 @@ def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
     not contiguous.
     """
     last = _LAST.get(x.dim())
-    if last is None or x.device.type == "meta":  # torch's says nothing of memory without a device
+    if last is None:
         return torch.contiguous_format
-    fast = type(x) is Tensor and torch.float64 not in (x.dtype, weight.dtype)
-    if fast and _torchs is not None and not is_compiling():
-        return _torchs(x, weight, _C._ConvBackend.Mkldnn)  # type: ignore[no-any-return]
+    if type(x) is Tensor and not x.is_meta and x.dtype != torch.float64 and not is_compiling():
+        return _torchs(x, weight, _ONEDNN)  # type: ignore[no-any-return]
+    if x.device.type == "meta":  # torch's says nothing of memory without a device
+        return torch.contiguous_format
     found = suggest_memory_format(x) is last or suggest_memory_format(weight) is last
     return last if found else torch.contiguous_format
 
 
 # The rule in C++, in a thirtieth of the time: that of oneDNN, which looks at no device and calls no
 # fp64 channels_last.
-_C: Any = torch._C
-_torchs = getattr(_C, "_conv_determine_backend_memory_format", None)
+_torchs: Any = torch._C._conv_determine_backend_memory_format
+_ONEDNN: Any = torch._C._ConvBackend.Mkldnn  # type: ignore[attr-defined]
 
 
 def placed(t: Tensor, form: torch.memory_format) -> Tensor:

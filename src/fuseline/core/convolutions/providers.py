@@ -104,7 +104,7 @@ def no_aten(device_type: str) -> str | None:
 
 
 def _aten(of: Convolution, *args: Any, wrap: Any = None) -> Tensor:
-    call = of.admitted(*args)
+    call = of.call(*args)
     y = call.convolved()
     if call.z is not None:
         y = y.add_(call.z)
@@ -120,17 +120,18 @@ def _no_cudnn(device_type: str) -> str | None:
 
 
 def _not_by_cudnn(of: Convolution, direction: str, *args: Any) -> str | None:
-    call = of.call(*args)
-    if call.x.dtype == torch.float64:
+    x, weight, groups = args[0], args[1], args[-1]
+    dtype, dims = x.dtype, x.dim()
+    if dtype == torch.float64:
         return "x has dtype torch.float64, expected float32, float16 or bfloat16"
-    if call.x.dim() != 4:
-        return f"x has {call.x.dim()} dimensions, expected 4"
+    if dims != 4:
+        return f"x has {dims} dimensions, expected 4"
     # Seen on an H200, cuDNN 9.19: 5 of 416 problems (results/h200/convolutions-2026-11-26).
-    if call.x.dtype == torch.float32 and call.weight.shape[2:].numel() == 1:
+    if dtype == torch.float32 and weight.shape[2:].numel() == 1:
         return "its ReLU of 1x1 kernels in float32 makes 0 of NaN"
-    if call.z is not None and call.x.shape[1] % 8:
-        return f"x has {call.x.shape[1]} channels: with a summand its ReLU makes 0 of some NaN"
-    if 1 < call.groups == call.x.shape[1]:
+    if of.adds and x.shape[1] % 8:
+        return f"x has {x.shape[1]} channels: with a summand its ReLU makes 0 of some NaN"
+    if 1 < groups == x.shape[1]:
         return "groups are single channels: ten times slower than torch's own kernels for these"
     if not torch.backends.cudnn.enabled:
         return "torch.backends.cudnn.enabled is False"
@@ -140,7 +141,7 @@ def _not_by_cudnn(of: Convolution, direction: str, *args: Any) -> str | None:
 
 
 def _cudnn(of: Convolution, *args: Any) -> Tensor:
-    call = of.admitted(*args)
+    call = of.call(*args)
     bias = None if call.bias is None else call.bias.contiguous()
     rest = (bias, *call.places, call.groups)
     if call.z is None:
@@ -162,7 +163,7 @@ def _not_by_triton(of: Convolution, direction: str, *args: Any) -> str | None:
 
 
 def _triton(of: Convolution, passes: Callable[[], Any], *args: Any, wrap: Any = None) -> Tensor:
-    call = of.admitted(*args)
+    call = of.call(*args)
     h = geometry.placed(call._replace(bias=None).convolved(), call.form)
     if call.bias is None and not of.relu:
         return h
@@ -195,7 +196,7 @@ def _not_by_onednn(of: Convolution, direction: str, *args: Any) -> str | None:
 
 
 def _onednn(of: Convolution, *args: Any) -> Tensor:
-    call = of.admitted(*args)
+    call = of.call(*args)
     assert call.z is not None
     # It does not look at the strides of a bias.
     bias = None if call.bias is None else call.bias.contiguous()

@@ -53,7 +53,7 @@ def _fold_kernel(
 
 def folded(
     weight: Tensor,
-    vectors: Sequence[Tensor | None],
+    vectors: Sequence[Any],
     eps: float,
     dtype: torch.dtype,
     wrap: Wrap | None = None,
@@ -65,8 +65,7 @@ def folded(
              channel; the result lies as it does
     vectors  bias, w, b, mean and var, (K,); all but the last two may be None
     """
-    made = torch.empty_like(weight, dtype=dtype)
-    shift = weight.new_empty(weight.shape[:1], dtype=dtype)
+    made, shift = (torch.empty_like(t, dtype=dtype) for t in (weight, vectors[-1]))
     tensors = (weight, *map(dense, vectors), made, shift)
     if wrap is not None:
         launch(*_launched(tensors, eps), wrap)

@@ -76,19 +76,17 @@ def conv_bn(
     implementation that cannot run here) before anything is launched.
     Source: Ioffe and Szegedy, Batch Normalization, 2015; conv+bn of "Unit Test for Fusion".
     """
-    conv, norm, running = (x, weight, bias), (bn_weight, bn_bias), (running_mean, running_var)
+    tensors = (x, weight, bias, bn_weight, bn_bias, running_mean, running_var)
     numbers = (stride, padding, dilation, groups)
-    if operator.has_proxy(*conv, *norm, *running):  # torch.fx's
-        args = (*conv, *norm, *running, training, momentum, eps, relu, *numbers)
+    if operator.has_proxy(*tensors):  # torch.fx's
+        args = (*tensors, training, momentum, eps, relu, *numbers)
         traced: Any = handle_torch_function
-        return traced(conv_bn, args[:7], *args, impl=impl)  # type: ignore[no-any-return]
-    return _run(conv, norm, running, training, momentum, eps, relu, numbers, impl)
+        return traced(conv_bn, tensors, *args, impl=impl)  # type: ignore[no-any-return]
+    return _run(tensors, training, momentum, eps, relu, numbers, impl)
 
 
 def _run(
-    conv: tuple[Tensor, Tensor, Tensor | None],
-    norm: tuple[Tensor | None, Tensor | None],
-    running: tuple[Tensor | None, Tensor | None],
+    tensors: tuple[Any, ...],
     training: bool,
     momentum: float,
     eps: float,
@@ -97,30 +95,29 @@ def _run(
     impl: str,
 ) -> Tensor:
     """Check the arguments and return the result in the mode that is asked for."""
-    if not isinstance(conv[1], Tensor):
-        came = type(conv[1]).__name__
+    weight = tensors[1]
+    if not isinstance(weight, Tensor):
+        came = type(weight).__name__
         raise TypeError(f"{NAME}: weight is a {came}, expected a torch.Tensor")
     stride, padding, dilation, groups = numbers
-    places = geometry.numbers(NAME, conv[1], stride=stride, padding=padding, dilation=dilation)
-    numbers = (*places, groups)
+    places = geometry.numbers(NAME, weight, stride=stride, padding=padding, dilation=dilation)
     key = None
     # 1 is not True in a check, but in a key.
     if training is False and type(eps) is float and type(relu) is bool and not is_compiling():
-        cast = operator.lowering(conv[0])
-        key = _KNOWN.key((*conv, *norm, *running), places, groups, eps, relu, cast)
-        if key in _KNOWN:
-            return _folded(conv, norm, running, eps, relu, numbers, impl)
-    x, weight, bias = operator.lowered(*conv)
-    eps = batch_norm.require(x, weight, bias, *norm, eps, relu, *numbers)
-    moved = _require_running(weight, *running, training)
+        key = _KNOWN.look(tensors, places, groups, eps, relu, operator.lowering(tensors[0]))
+        if key is True:
+            return _folded(*tensors, eps, relu, *places, groups, impl)
+    given = (*operator.lowered(*tensors[:3]), *tensors[3:5])
+    eps = batch_norm.require(*given, eps, relu, *places, groups)
+    moved = _require_running(weight, tensors[5], tensors[6], training)
     if not training:
-        if key is not None:
-            _KNOWN.add(key)
-        return _folded(conv, norm, running, eps, relu, numbers, impl)
+        _KNOWN.add(key)
+        run = _by_operators if is_compiling() else _folded
+        return run(*tensors, eps, relu, *places, groups, impl)
     momentum = arguments.require_number(NAME, "momentum", momentum)
-    y, mean, var = in_training(impl, x, weight, bias, *norm, eps, relu, *numbers)
+    y, mean, var = in_training(impl, *given, eps, relu, *places, groups)
     if moved:
-        _move(moved, mean, bias, var, momentum)
+        _move(moved, mean, given[2], var, momentum)
     return y
 
 
@@ -135,16 +132,10 @@ def in_training(impl: str, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
     return y, mean, var
 
 
-def _folded(
-    conv: tuple[Tensor, Tensor, Tensor | None],
-    norm: tuple[Tensor | None, Tensor | None],
-    running: tuple[Any, Any],
-    eps: float,
-    relu: bool,
-    numbers: tuple[Any, ...],
-    impl: str,
-) -> Tensor:
-    """Return the result by the running statistics."""
+def _by_operators(*args: Any) -> Tensor:
+    """Return the result by the running statistics, of args as _at_once has them."""
+    conv, norm, running, numbers = args[:3], args[3:5], args[5:7], args[9:13]
+    eps, relu, impl = args[7], args[8], args[13]
     tracked = (*conv, *norm)
     graph = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tracked)
     # Gradients through what is folded lose digits.
@@ -154,13 +145,43 @@ def _folded(
         return geometry.placed(impl_eager.conv_bn(*args), geometry.memory_format(x, weight))
     # Under autocast the weight is rounded once, as it is folded.
     (x,) = operator.lowered(conv[0])
-    fold = _by_torch if is_compiling() else _fold
-    given = (x, *fold(x, *conv[1:], *norm, *running, eps), *numbers)
+    given = (x, *_by_torch(x, *args[1:8]), *numbers)
     # Nothing is left for the public functions to check or to cast.
     to = conv_relu if relu else conv_add
     public: Any = conv_relu.conv_relu if relu else conv_add.conv_add
     y: Tensor = operator.call(to.SELECTOR, to.CONVOLUTION.validate, public, impl, *given)
     return y
+
+
+def _at_once(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    bn_weight: Tensor | None,
+    bn_bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+    relu: bool,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    groups: int,
+    impl: str,
+) -> Tensor:
+    """Return the same where nothing looks on and no gradient is wanted."""
+    vectors = (bias, bn_weight, bn_bias, mean, var)
+    if impl == "eager":
+        numbers = (stride, padding, dilation, groups)
+        return _by_operators(x, weight, *vectors, eps, relu, *numbers, impl)
+    (x,) = operator.lowered(x)
+    folded = _by_kernel(x, weight, *vectors, eps)
+    run = operator.below((conv_relu if relu else conv_add).SELECTOR, impl, x)
+    y: Tensor = run(x, *folded, stride, padding, dilation, groups)
+    return y
+
+
+_folded: Callable[..., Tensor] = guarded(_by_operators, _at_once, _by_operators)
 
 
 def _by_torch(
@@ -190,9 +211,6 @@ def _by_kernel(x: Tensor, weight: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     if served and not _no_triton("cuda" if x.is_cuda else x.device.type):
         found = _triton_fold().folded(weight, args[:-1], args[-1], x.dtype)
     return found or _by_torch(x, weight, *args)
-
-
-_fold = guarded(_by_torch, _by_kernel, _by_torch)
 
 
 @torch.no_grad()
