@@ -19,8 +19,8 @@ from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group, Measurement
 from fuselab.plain import plain
 
-FILE_NAME = "run.sqlite"
-STORED = (FILE_NAME, f"{FILE_NAME}-wal", f"{FILE_NAME}-shm")
+SUFFIX = ".sqlite"
+FILE_NAME = f"run{SUFFIX}"
 APPLICATION_ID = 0x46534C42  # "FSLB"
 SCHEMA_VERSION = 2
 BUSY_TIMEOUT_S = 30.0
@@ -63,7 +63,7 @@ _SELECT = """SELECT op, impl, direction, {case}, dtype, layout, device,
     status, environment, body, samples_us FROM cell ORDER BY rowid"""
 # A cell as it is stored, and places in it.
 Row = tuple[Any, ...]
-KEY, NAMES, WRITTEN = 0, slice(1, 8), 10
+KEY, NAMES, WRITTEN, BODY = 0, slice(1, 8), 10, 11
 # Up to schema 1 the column of the case had another name.
 _CASE_COLUMN = {1: "problem"}
 _FROM_1 = (
@@ -79,9 +79,10 @@ class StoreError(LabError, RuntimeError):
 
 
 class Store:
-    """The measurements of one run, in DIR/run.sqlite; a context manager.
+    """The measurements of one run, in DIR/run.sqlite or a file of its own; a context manager.
 
-    Open with `Store.open(folder)` to write or `Store.open_readonly(folder)` to read.
+    Open with `Store.open(folder)` to write or `Store.open_readonly(folder)` to read; a name that
+    ends in .sqlite is the file.
     """
 
     def __init__(self, connection: sqlite3.Connection, file: Path) -> None:
@@ -92,7 +93,7 @@ class Store:
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, create: bool = True) -> Store:
         """Open a run for writing, new if there is none; StoreError if it cannot be one."""
-        file = Path(folder) / FILE_NAME
+        file = file_of(folder)
         if create:
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +106,7 @@ class Store:
     @classmethod
     def open_readonly(cls, folder: str | os.PathLike[str]) -> Store:
         """Open a run that exists for reading, also while another process writes it."""
-        file = Path(folder) / FILE_NAME
+        file = file_of(folder)
         _check_exists(file)
         return cls._connected(_readonly_uri(file), file, Store._check)
 
@@ -242,6 +243,12 @@ class Store:
             sql.executemany("INSERT OR IGNORE INTO environment VALUES (?, ?)", known)
             sql.executemany(_UPSERT, rows)
 
+    def pack(self) -> None:
+        """Leave one file, as small as it can be, of which nothing is beside it."""
+        with _errors_name(self._file):
+            self._connection.execute("PRAGMA journal_mode = DELETE")
+            self._connection.execute("VACUUM")
+
     def _prepare(self) -> None:
         sql = self._connection
         if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
@@ -286,6 +293,12 @@ class Store:
             self._connection.execute("COMMIT")
 
 
+def file_of(run: str | os.PathLike[str]) -> Path:
+    """Return the file of a run that is named by its folder, or by the file itself."""
+    path = Path(run)
+    return path if path.suffix == SUFFIX and not path.is_dir() else path / FILE_NAME
+
+
 @contextmanager
 def _errors_name(file: Path) -> Iterator[None]:
     try:
@@ -311,7 +324,7 @@ def _check_exists(file: Path) -> None:
     if not file.parent.is_dir():
         raise StoreError(f"{file.parent}: no such folder, expected the folder of a run")
     if not file.is_file():
-        raise StoreError(f"{file.parent}: not a run, it has no {FILE_NAME}")
+        raise StoreError(f"{file.parent}: not a run, it has no {file.name}")
 
 
 def _readonly_uri(file: Path) -> str:

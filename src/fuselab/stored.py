@@ -1,4 +1,4 @@
-"""The command line of what reads runs that are stored: report, export, compare, merge."""
+"""The command line of what reads runs that are stored: report, export, compare, ..."""
 
 from __future__ import annotations
 
@@ -79,4 +79,17 @@ def merge(out: str, runs: tuple[str, ...]) -> int:
     return verb.run(out, runs)
 
 
-VERBS = (report, export, compare, merge)
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.argument("file", metavar="FILE.sqlite")
+def share(run: str, file: str) -> int:
+    """Write a run as one file for others, without paths and names of this machine.
+
+    compare, report, export, merge and tune take it in place of a run's folder.
+    """
+    from fuselab.commands import share as verb
+
+    return verb.run(run, file)
+
+
+VERBS = (report, export, compare, merge, share)

@@ -11,7 +11,7 @@ from fuselab import streams
 
 GROUPS = {
     "Measure": (
-        *("list", "check", "run", "report", "export", "compare", "merge"),
+        *("list", "check", "run", "report", "export", "compare", "merge", "share"),
         *("profile", "tune", "doctor"),
     ),
     "Understand": ("trace", "explain", "compile-bench", "candidates", "hlo"),
@@ -42,6 +42,7 @@ EXAMPLES = {
         "fuselab compare out/run --baseline baseline.jsonl --fail-on slower --junit junit.xml",
     ),
     "merge": ("fuselab merge out/whole out/shard-*",),
+    "share": ("fuselab share out/run h100.sqlite",),
     "profile": ("fuselab profile rms_norm --impl cuda --case 4x2048x4096",),
     "tune": ("fuselab tune rms_norm --dtype bf16 --budget 600",),
     "doctor": ("fuselab doctor", "fuselab doctor --device cpu --json"),

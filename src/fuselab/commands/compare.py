@@ -37,7 +37,7 @@ from fuselab.plain import plain
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
 from fuselab.report.files import replace as replace_file
 from fuselab.report.tables import UNKNOWN, Notes
-from fuselab.store import FILE_NAME, Store, StoreError
+from fuselab.store import FILE_NAME, SUFFIX, Store, StoreError
 
 Wanted = Mapping[str, Sequence[str]]
 WIDEST = 10_000
@@ -157,12 +157,13 @@ def _check_usage(b: str | None, wanted: Wanted, impl_a: str | None, impl_b: str 
 def _read(name: str) -> Side:
     """Return what a run's folder, its file or an export with samples holds."""
     path = Path(name)
-    if path.is_dir() or path.name == FILE_NAME:
-        with Store.open_readonly(path if path.is_dir() else path.parent) as store:
+    if path.is_dir() or path.suffix == SUFFIX:
+        with Store.open_readonly(path) as store:
             return Side(name, tuple(store.measurements()), tuple(store.environment()))
     if not path.is_file():
         raise StoreError(
-            f"{name}: no such file or folder, expected a run's folder, its {FILE_NAME} or a .jsonl"
+            f"{name}: no such file or folder, expected a run's folder, its {FILE_NAME}, what "
+            "`fuselab share` wrote, or a .jsonl"
         )
     try:
         measured = metrics.from_jsonl(path.read_text(encoding="utf-8-sig"))

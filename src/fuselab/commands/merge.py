@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 from fuselab.commands import exits
 from fuselab.plan import CEILING
-from fuselab.store import FILE_NAME, KEY, NAMES, WRITTEN, Row, Store, StoreError
+from fuselab.store import KEY, NAMES, WRITTEN, Row, Store, StoreError, file_of
 
 _DIRECTIONS = ("fwd", "bwd")
 
@@ -21,7 +20,7 @@ def run(out: str, folders: Sequence[str]) -> int:
     Nothing is written where two hold a cell that was measured apart, also if one of them is `out`.
     """
     found: dict[str, tuple[str, Row]] = {}
-    sources = (*([out] if (Path(out) / FILE_NAME).exists() else []), *folders)
+    sources = (*([out] if file_of(out).exists() else []), *folders)
     with ExitStack() as opened:
         stores = [opened.enter_context(Store.open_readonly(folder)) for folder in sources]
         for folder, store in zip(sources, stores, strict=True):

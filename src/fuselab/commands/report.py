@@ -15,7 +15,7 @@ from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
 from fuselab.report import build, html, plots, text
 from fuselab.report import grid as grids
 from fuselab.report.files import replace
-from fuselab.store import STORED, Store, StoreError
+from fuselab.store import FILE_NAME, Store, StoreError, file_of
 
 
 def run(
@@ -30,12 +30,14 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Write the report of a run and print where it is; 3 if the run holds nothing."""
+    file = file_of(folder)
+    beside = file.with_name("report") if file.name == FILE_NAME else file.with_suffix("")
     files = {
-        "--html": Path(page or Path(folder) / "report.html"),
-        "--markdown": Path(markdown or Path(folder) / "report.md"),
+        "--html": Path(page or f"{beside}.html"),
+        "--markdown": Path(markdown or f"{beside}.md"),
         **({"--picture": Path(picture)} if picture else {}),
     }
-    _check(files, Path(folder))
+    _check(files, file)
     paths.check_folder("--grid", grid)
     with Store.open_readonly(folder) as store:
         measured = list(store.measurements())
@@ -67,9 +69,10 @@ def _grids(measured: Sequence[Measurement], folder: Path) -> list[Path]:
         raise StoreError(f"--grid: {error}") from error
 
 
-def _check(files: Mapping[str, Path], folder: Path) -> None:
+def _check(files: Mapping[str, Path], run: Path) -> None:
     """Raise PlanError for a file that is to be written over another, or over the run itself."""
-    taken = {(folder / name).resolve(): "the run's own file" for name in STORED}
+    names = (run.with_name(run.name + end) for end in ("", "-wal", "-shm"))
+    taken = {name.resolve(): "the run's own file" for name in names}
     for option, path in files.items():
         paths.check_file(option, path)
         if found := taken.get(path.resolve()):
