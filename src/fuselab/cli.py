@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 from fuselab import completion, inside, stored, streams
 from fuselab.errors import LabError
-from fuselab.options import as_json, device, shard, timeout
+from fuselab.options import as_json, device, gpus, shard, timeout, words
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
 from fuselab.selection import directions, filters, target, targets
@@ -144,6 +144,7 @@ def check(
     help="all: the slow counters too, for 64 named cells at most.",
 )
 @shard
+@gpus
 @device
 @timeout
 @as_json
@@ -160,9 +161,11 @@ def run(
     precision: str | None,
     timer: str | None,
     isolate: bool,
+    gpus: str | None,
     **options: Any,
 ) -> int:
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
+    from fuselab.commands import gpus as each
     from fuselab.commands import run as verb
     from fuselab.model import ISOLATED
     from fuselab.wild import CELLS, SUITE
@@ -172,6 +175,11 @@ def run(
     if suite != SUITE and (seed, cells) != (None, None):
         got = f"--suite {suite}" if suite else "no suite"
         raise click.UsageError(f"--seed and --cells are of --suite {SUITE}, got {got}")
+    if gpus is not None:
+        if options["shard"] or options["device"] or options["as_json"]:
+            raise click.UsageError("--gpus: expected no --shard, --device or --json beside it")
+        again = words(click.get_current_context(), "gpus", "shard", "device", "out", "as_json")
+        return each.run(again, options["out"], gpus)
     filters = Filters(
         *(suite, impls, dtypes, cases, directions),
         precision=precision or "",

@@ -10,7 +10,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -33,6 +33,18 @@ def device_lock(device: str) -> Iterator[None]:
     file = os.open(_path(device), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         _acquire(file, device)
+        yield
+    finally:
+        os.close(file)
+
+
+@contextmanager
+def host_lock() -> Iterator[None]:
+    """Keep other measurements of host time on this machine away while it is open, for moments."""
+    file = os.open(_path("host"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
     finally:
         os.close(file)

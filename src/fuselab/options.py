@@ -27,6 +27,21 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         return share
 
 
+def words(context: click.Context, *without: str) -> list[str]:
+    """Return what a command was given, as the words of another call, but for some options."""
+    found: list[str] = []
+    for parameter in context.command.params:
+        name, value = str(parameter.name), context.params[str(parameter.name)]
+        values = value if isinstance(value, tuple) else (value,)
+        if isinstance(parameter, click.Argument):
+            found += values
+        elif name not in without and value is not None and value is not False:
+            option = parameter.opts[0]
+            flag = isinstance(parameter, click.Option) and parameter.is_flag
+            found += [option] if flag else [w for v in values for w in (option, str(v))]
+    return found
+
+
 def gate(verb: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options by which a comparison is a gate of somebody's CI."""
     for option in (
@@ -66,6 +81,11 @@ shard = click.option(
     metavar="I/N",
     help="Measure one part of N, by the names of the cells; auto or auto/N: the part of this task "
     "of torchrun, a Slurm array or an indexed job of Kubernetes.",
+)
+gpus = click.option(
+    "--gpus",
+    metavar="all|N,...",
+    help="A part on each of these GPUs at once, in DIR/gpu-N; then all of them in DIR.",
 )
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device = click.option("--device", metavar="cpu|cuda|cuda:N", help="Default: cuda if there is one.")

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.cli import cli, command
+from fuselab.commands import gpus
+from fuselab.lock import host_lock
 from fuselab.model import Group, Measurement, Status
+from fuselab.options import words
+from fuselab.plan import PlanError
 from fuselab.shards import Shard, ShardError, parse
 from fuselab.store import FILE_NAME, Store
 
@@ -147,3 +151,54 @@ def test_parts_are_measured_and_merged(toy: str, tmp_path: Path) -> None:
     with Store.open_readonly(tmp_path / "whole") as merged:
         cases = {m.cell.case for m in merged.measurements() if m.cell.op == "swish"}
     assert cases == {"small", "large"}
+
+
+def test_a_run_on_each_gpu_is_one_run(
+    toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two processes, as for two GPUs, that see none and measure on the CPU."""
+    monkeypatch.setattr(gpus.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
+    out = tmp_path / "run"
+    given = ("--impl", "eager", "--dtype", "fp32", "--direction", "fwd", "--precision", "quick")
+    arguments = ["run", toy, "--case", "small", "--case", "large", *given, "--out", str(out)]
+    for _ in range(2):
+        assert command([*arguments, "--gpus", "all"]) == 0
+    said = capfd.readouterr().err
+    assert "gpu 0: " in said
+    assert "gpu 1: " in said
+    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["gpu-0", "gpu-1"]
+    with Store.open_readonly(out) as merged:
+        cases = [m.cell.case for m in merged.measurements() if m.cell.impl == "eager"]
+        assert {env["variables"]["CUDA_VISIBLE_DEVICES"] for env in merged.environment()} <= {
+            "6",
+            "7",
+        }
+    assert sorted(cases) == ["large", "small"]
+    assert command([*arguments, "--gpus", "all", "--shard", "1/2"]) == 2
+
+
+@pytest.mark.parametrize("text", ["", "2", "0,0", "x", "-1", "0,"])
+def test_what_names_no_gpus_is_refused(text: str) -> None:
+    assert gpus.numbers("all", 2) == gpus.numbers("0,1", 2) == [0, 1]
+    with pytest.raises(PlanError, match="gpus: got"):
+        gpus.numbers(text, 2)
+    with pytest.raises(PlanError, match="none"):
+        gpus.numbers("all", 0)
+
+
+def test_a_command_is_told_again_in_words() -> None:
+    line = ["softmax", "my.py", "--impl", "cpu", "--impl", "eager", "--fresh", "--timeout", "60"]
+    with cli.commands["run"].make_context("run", [*line, "--out", "x", "--gpus", "0"]) as context:
+        again = words(context, "gpus", "out")
+    with cli.commands["run"].make_context("run", again) as once_more:
+        told = {k: v for k, v in context.params.items() if k not in ("gpus", "out")}
+        assert {k: v for k, v in once_more.params.items() if k not in ("gpus", "out")} == told
+    assert "--gpus" not in again
+
+
+def test_host_times_wait_for_each_other(tmp_path: Path) -> None:
+    with host_lock():
+        pass
+    with host_lock():  # it is free again
+        pass

@@ -14,13 +14,14 @@ from fuselab.store import KEY, NAMES, WRITTEN, Row, Store, StoreError, file_of
 _DIRECTIONS = ("fwd", "bwd")
 
 
-def run(out: str, folders: Sequence[str]) -> int:
+def run(out: str, folders: Sequence[str], *, over: bool = False) -> int:
     """Write the cells of all runs into one, in the order of their names; 3 if there is none.
 
-    Nothing is written where two hold a cell that was measured apart, also if one of them is `out`.
+    Nothing is written where two hold a cell that was measured apart, also if one of them is `out`,
+    but for those that it shall have anew (`over`).
     """
     found: dict[str, tuple[str, Row]] = {}
-    sources = (*([out] if file_of(out).exists() else []), *folders)
+    sources = (*([out] if file_of(out).exists() and not over else []), *folders)
     with ExitStack() as opened:
         stores = [opened.enter_context(Store.open_readonly(folder)) for folder in sources]
         for folder, store in zip(sources, stores, strict=True):

@@ -36,8 +36,9 @@ def weigh(trial: Trial, device: torch.device, room: int) -> None:
     trial.proof["copies"] = native.copies() - copies
     if device.type == "cuda":
         calls = trial.make_calls(min(HOST_CALLS[trial.cell.direction], room), 1)
-        trial.host_us = median(_host_us(calls))
-        synchronize(device)
+        with host_lock():
+            trial.host_us = median(_host_us(calls))
+            synchronize(device)
 
 
 def given_bytes(problem: Problem, fn: Callable[..., Any]) -> int:
