@@ -39,7 +39,7 @@ def export(run: str, form: str, samples: bool) -> int:
 
 @click.command()
 @click.argument("a", metavar="A")
-@click.argument("b", metavar="[B]", required=False)
+@click.argument("others", metavar="[B]", nargs=-1)
 @filters
 @click.option("--op", "ops", multiple=True, help="Operator by name; may be repeated.")
 @directions
@@ -49,7 +49,7 @@ def export(run: str, form: str, samples: bool) -> int:
 @as_json
 def compare(
     a: str,
-    b: str | None,
+    others: tuple[str, ...],
     ops: tuple[str, ...],
     impls: tuple[str, ...],
     dtypes: tuple[str, ...],
@@ -57,12 +57,15 @@ def compare(
     directions: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Say where B is faster or slower than A: runs, or exports with samples; 1 if slower."""
+    """Say where B is faster or slower than A: runs, or exports with samples; 1 if slower.
+
+    A may be published:NAME, numbers that others published; up to four runs then stand beside them.
+    """
     from fuselab.commands import compare as verb
 
     wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
     gate = verb.Gate(**{name: options.pop(name) for name in verb.Gate.__dataclass_fields__})
-    return verb.run(a, b, wanted, gate=gate, **options)
+    return verb.run(a, others, wanted, gate=gate, **options)
 
 
 @click.command()

@@ -40,6 +40,7 @@ EXAMPLES = {
         "fuselab compare out/before out/after",
         "fuselab compare out/run --impl-a compile --impl-b cuda",
         "fuselab compare out/run --baseline baseline.jsonl --fail-on slower --junit junit.xml",
+        "fuselab compare published:study-a100 out/run --op softmax",
     ),
     "merge": ("fuselab merge out/whole out/shard-*",),
     "share": ("fuselab share out/run h100.sqlite",),

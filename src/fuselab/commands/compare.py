@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from fuselab import metrics
-from fuselab.commands import exits
+from fuselab.commands import exits, published
 from fuselab.comparison import (
     COMPLETE,
     Comparison,
@@ -35,12 +34,13 @@ from fuselab.gate.verdicts import by_weight
 from fuselab.model import Measurement
 from fuselab.plain import plain
 from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
+from fuselab.published.tables import PREFIX
 from fuselab.report.files import replace as replace_file
 from fuselab.report.tables import UNKNOWN, Notes
+from fuselab.report.text import whole
 from fuselab.store import FILE_NAME, SUFFIX, Store, StoreError
 
 Wanted = Mapping[str, Sequence[str]]
-WIDEST = 10_000
 WORST = 10
 
 
@@ -95,7 +95,7 @@ class Result:
 
 def run(
     a: str,
-    b: str | None,
+    others: Sequence[str],
     wanted: Wanted,
     *,
     impl_a: str | None = None,
@@ -105,6 +105,12 @@ def run(
     as_json: bool = False,
 ) -> int:
     """Compare B with A, or A with a baseline; the exit code is the gate's."""
+    if a.startswith(PREFIX):
+        _check_plain(wanted, impl_a or impl_b, baseline, gate)
+        return published.run(a, [(one, _read(one).measured) for one in others], wanted, as_json)
+    if len(others) > 1:
+        raise PlanError(f"B: got {len(others)} runs, expected one, or {PREFIX}NAME before them")
+    b = others[0] if others else None
     if baseline is not None:
         if b is not None:
             raise PlanError(f"B: got {b!r}, expected one run beside --baseline")
@@ -142,6 +148,15 @@ def _write(found: Result, as_json: bool) -> None:
     if gate.annotate:
         said = "\n".join(lines(gate.annotate, found.cells, found.summary))
         print(said, file=sys.stderr if as_json else sys.stdout)
+
+
+def _check_plain(wanted: Wanted, impl: str | None, baseline: str | None, gate: Gate | None) -> None:
+    """Refuse what published numbers, which are no samples, cannot have."""
+    given = [f"--{name}" for name in ("impl", "case") if wanted[name]]
+    given += ["--impl-a"] * bool(impl) + ["--baseline"] * bool(baseline)
+    given += ["the options of a gate"] * (gate not in (None, Gate()))
+    if given:
+        raise PlanError(f"{given[0]}: expected none beside {PREFIX}NAME")
 
 
 def _check_usage(b: str | None, wanted: Wanted, impl_a: str | None, impl_b: str | None) -> None:
@@ -292,13 +307,7 @@ def _print_table(cells: Sequence[Comparison]) -> None:
     table.add_column("verdict", no_wrap=True)
     for cell in cells:
         table.add_row(*(Text(plain(text)) for text in _row(cell, notes)))
-    # A table that is cut to a narrow window, or to the 80 columns of a pipe, cannot be read.
-    console = Console(width=WIDEST)
-    console.width = console.measure(table).maximum
-    # Printed by us: at a closed pipe rich would end the process with 1, which here means slower.
-    with console.capture() as drawn:
-        console.print(table)
-    print(drawn.get(), end="")
+    print(whole(table), end="")
     for index, note in enumerate(notes.texts, 1):
         print(f"[{index}] {plain(note)}")
 

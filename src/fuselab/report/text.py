@@ -5,8 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from rich.console import Console
+from rich.table import Table as Drawn
+
 from fuselab.plain import plain
 from fuselab.report.view import Table, Value, View
+
+_WIDEST = 10_000
 
 
 def to_markdown(view: View) -> str:
@@ -87,3 +92,15 @@ def escape(text: str) -> str:
     """Return text that Markdown shows as it is; an underscore inside a word needs no help."""
     text = re.sub(r"[\\`*|\[\]]|(?<![a-zA-Z0-9])_|_(?![a-zA-Z0-9])", r"\\\g<0>", plain(text))
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def whole(table: Drawn) -> str:
+    """Return a table as wide as it is: cut to a window, or a pipe's 80 columns, none can be read.
+
+    To be printed by the caller: at a closed pipe rich ends the process with 1.
+    """
+    console = Console(width=_WIDEST)
+    console.width = console.measure(table).maximum
+    with console.capture() as drawn:
+        console.print(table)
+    return drawn.get()
