@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from fuselab.options import as_json, gate
+from fuselab.plan import DTYPE_ALIASES
 from fuselab.selection import directions, filters
 
 
@@ -95,4 +96,28 @@ def share(run: str, file: str) -> int:
     return verb.run(run, file)
 
 
-VERBS = (report, export, compare, merge, share)
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.option("--op", "ops", multiple=True, help="Operator by name; may be repeated.")
+@click.option("--dtype", "dtypes", multiple=True, help="By torch's name; may be repeated.")
+@directions
+@click.option(
+    "--against",
+    metavar="NAME",
+    help="Whose time is over ours; default: compile where it was measured, else eager.",
+)
+def show(
+    run: str,
+    ops: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    directions: tuple[str, ...],
+    against: str | None,
+) -> int:
+    """Draw the heat maps of a run in the terminal: how much faster the best of ours is, by size."""
+    from fuselab.commands import show as verb
+
+    dtypes = tuple(DTYPE_ALIASES.get(name, name) for name in dtypes)
+    return verb.run(run, {"op": ops, "dtype": dtypes, "direction": directions}, against)
+
+
+VERBS = (report, show, export, compare, merge, share)

@@ -11,7 +11,7 @@ from fuselab import streams
 
 GROUPS = {
     "Measure": (
-        *("list", "check", "run", "report", "export", "compare", "merge", "share"),
+        *("list", "check", "run", "report", "show", "export", "compare", "merge", "share"),
         *("profile", "tune", "doctor"),
     ),
     "Understand": ("trace", "explain", "compile-bench", "candidates", "hlo"),
@@ -31,6 +31,7 @@ EXAMPLES = {
         "fuselab run --suite fusion --shard 3/8 --out out/shard-3",
     ),
     "report": ("fuselab report out/run", "fuselab report out/run --grid out/grid"),
+    "show": ("fuselab show out/run", "fuselab show out/run --op softmax --against eager"),
     "export": (
         "fuselab export out/run --format csv",
         "fuselab export out/run --format jsonl --samples",

@@ -67,6 +67,24 @@ class Grid:
         parts = (op, direction, dtype, *((device,) if device != "cuda:0" else ()), alike)
         return re.sub(r"[^\w.-]+", "-", "-".join(filter(None, parts)))
 
+    @property
+    def title(self) -> str:
+        return " ".join(filter(None, self.key))
+
+    @property
+    def sizes(self) -> tuple[list[str], list[int]]:
+        """The rows and the columns."""
+        known = {*self.cells, *self.failed}
+        rows = sorted({m for m, _ in known}, key=lambda m: (math.prod(map(int, m.split("x"))), m))
+        return rows, sorted({n for _, n in known})
+
+    def ratio(self, size: Size, above: str, below: str) -> float:
+        """Return the time of one over the time of another, NaN where one has none."""
+        return _ratio(self.cells.get(size, {}), above, below)
+
+    def knows(self, above: str, below: str) -> bool:
+        return any(not math.isnan(self.ratio(size, above, below)) for size in self.cells)
+
 
 def write(measured: Sequence[Measurement], folder: Path) -> list[Path]:
     """Write a page of tables and a heat map for each grid, and summary.md; NoGrid if none."""
@@ -75,8 +93,8 @@ def write(measured: Sequence[Measurement], folder: Path) -> list[Path]:
     written = [replace(folder / "summary.md", "\n".join(lines) + "\n")]
     for grid in grids:
         written.append(replace(folder / f"{grid.name}.md", _page(grid)))
-        above = "compile" if _known(grid, "compile", OURS) else "eager"
-        if _known(grid, above, OURS):
+        above = "compile" if grid.knows("compile", OURS) else "eager"
+        if grid.knows(above, OURS):
             written.append(replace(folder / f"{grid.name}.svg", _heat_map(grid, above)))
     return written
 
@@ -144,36 +162,22 @@ def _ratio(times: Times, above: str, below: str, column: str = "median_us") -> f
     return _us(times, above, column) / divisor if divisor else math.nan
 
 
-def _known(grid: Grid, above: str, below: str) -> bool:
-    return any(not math.isnan(_ratio(times, above, below)) for times in grid.cells.values())
-
-
-def _sizes(grid: Grid) -> tuple[list[str], list[int]]:
-    sizes = {*grid.cells, *grid.failed}
-    rows = sorted({m for m, _ in sizes}, key=lambda m: (math.prod(map(int, m.split("x"))), m))
-    return rows, sorted({n for _, n in sizes})
-
-
 def _page(grid: Grid) -> str:
     timer = next(row["timer"] for times in grid.cells.values() for row in times.values())
-    head = f"# {escape(_title(grid))}: {_TIMES.get(timer, 'times')}"
-    found = [_table(grid, *pair) for pair in RATIOS if _known(grid, *pair)]
+    head = f"# {escape(grid.title)}: {_TIMES.get(timer, 'times')}"
+    found = [_table(grid, *pair) for pair in RATIOS if grid.knows(*pair)]
     found = found or ["No other implementation has a good time."]
-    known = [pair for pair in grid.axes.speeds if _known(grid, *pair)]
+    known = [pair for pair in grid.axes.speeds if grid.knows(*pair)]
     of_compile = any("compile" in pair for pair in known)
     told = [_OF_SPEEDS + " What it calls triton is compile here." * of_compile] if known else []
     return "\n\n".join([head, *found, *told, *(_speeds(grid, *pair) for pair in known)]) + "\n"
-
-
-def _title(grid: Grid) -> str:
-    return " ".join(filter(None, grid.key))
 
 
 def _table(grid: Grid, above: str, below: str) -> str:
     """Return ratios as a Markdown table, empty where one of the two has no good time."""
 
     def value(size: Size) -> str:
-        ratio = _ratio(grid.cells.get(size, {}), above, below)
+        ratio = grid.ratio(size, above, below)
         return "" if math.isnan(ratio) else f"{ratio:.2f}"
 
     return _lines(grid, f"{above} / {below}", value)
@@ -183,7 +187,7 @@ def _speeds(grid: Grid, fast: str, slow: str) -> str:
     """Return how fast one is over another, as the study has it; else the status of what failed."""
 
     def value(size: Size) -> str:
-        ratio = _ratio(grid.cells.get(size, {}), slow, fast)
+        ratio = grid.ratio(size, slow, fast)
         if not math.isnan(ratio):
             return f"{ratio:.2%}"
         failed = grid.failed.get(size, {})
@@ -193,7 +197,7 @@ def _speeds(grid: Grid, fast: str, slow: str) -> str:
 
 
 def _lines(grid: Grid, title: str, value: Callable[[Size], str]) -> str:
-    rows, columns = _sizes(grid)
+    rows, columns = grid.sizes
     head = [f"{grid.axes.row} \\ {grid.axes.column}", *map(str, columns)]
     lines = [_line(head), "|---" * len(head) + "|"]
     lines += [_line([m, *(value((m, n)) for n in columns)]) for m in rows]
@@ -232,7 +236,7 @@ def _mean(values: Iterable[float]) -> str:
 
 def _heat_map(grid: Grid, above: str) -> str:
     """Return above / ours over both axes; white where both are equal."""
-    rows, columns = _sizes(grid)
+    rows, columns = grid.sizes
     values = [[_ratio(grid.cells.get((m, n), {}), above, OURS) for n in columns] for m in rows]
     with rc_context(plots.STYLE):
         size = (2 + 0.45 * len(columns), 1.6 + 0.36 * len(rows))
@@ -248,6 +252,6 @@ def _heat_map(grid: Grid, above: str) -> str:
                     axes.text(j, i, text, ha="center", va="center", fontsize=6.5, color=ink)
         axes.set_xticks(range(len(columns)), map(str, columns), rotation=45, fontsize=7)
         axes.set_yticks(range(len(rows)), rows, fontsize=7)
-        axes.set(xlabel=grid.axes.column, ylabel=grid.axes.row, title=plain(_title(grid)))
+        axes.set(xlabel=grid.axes.column, ylabel=grid.axes.row, title=plain(grid.title))
         figure.colorbar(image, label=f"{above} / ours")
         return plots.to_svg(figure, transparent=False)
