@@ -97,7 +97,7 @@ def summary(rows: Sequence[Record], standings: Standings) -> tuple[str, ...]:
 def _ranking(found: Sequence[Standing]) -> Iterable[str]:
     total = len(found)
     singles = Counter(one.fastest[0] for one in found if len(one.fastest) == 1)
-    ties = Counter(one.fastest for one in found if len(one.fastest) > 1)
+    ties = Counter(tuple(sorted(one.fastest)) for one in found if len(one.fastest) > 1)
     open_ = Counter(one.open for one in found if one.open)
     if open_[NO_TIME] == total:
         yield f"None of the {total} problems has a time."
