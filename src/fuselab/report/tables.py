@@ -187,7 +187,8 @@ def tflops(row: Record) -> str:
 def heavy(rows: Iterable[Record]) -> bool:
     """Whether most cases whose operations are known are products rather than traffic."""
     known = [row for row in rows if row["flops"] and row["ideal_bytes"]]
-    return 2 * sum(row["flops"] > PRODUCTS * row["ideal_bytes"] for row in known) > len(known)
+    products = [row for row in known if row["flops"] > PRODUCTS * row["ideal_bytes"]]
+    return 2 * len(products) > len(known)
 
 
 def _time(row: Record | None, standing: Standing, notes: Notes, choices: bool) -> Value:
