@@ -7,10 +7,12 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fuselab.frames import Run, read
     from fuselab.fusion.assertion import assert_fused
     from fuselab.notebook import Results, compare
 
-__all__ = ["Results", "assert_fused", "compare"]
+__all__ = ["Results", "Run", "assert_fused", "compare", "read"]
+_HOMES = {"assert_fused": "fusion.assertion", "Run": "frames", "read": "frames"}
 
 # Hidden from type checkers, which would take any other name for granted.
 if not TYPE_CHECKING:
@@ -19,8 +21,7 @@ if not TYPE_CHECKING:
         """Load a function's part of the lab, and torch with it, at its first use."""
         if name in __all__:
             before = set(os.environ)
-            home = "fusion.assertion" if name == "assert_fused" else "notebook"
-            module = importlib.import_module(f"fuselab.{home}")
+            module = importlib.import_module(f"fuselab.{_HOMES.get(name, 'notebook')}")
             # Importing torch's compiler leaves the folder of its cache there.
             for added in os.environ.keys() - before:
                 del os.environ[added]

@@ -29,13 +29,20 @@ def report(run: str, **options: Any) -> int:
 
 @click.command()
 @click.argument("run", metavar="RUN")
-@click.option("--format", "form", type=click.Choice(["jsonl", "csv", "baseline"]), default="jsonl")
-@click.option("--samples", is_flag=True, help="With the raw samples, for compare; jsonl only.")
-def export(run: str, form: str, samples: bool) -> int:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["jsonl", "csv", "parquet", "baseline"]),
+    default="jsonl",
+    show_default=True,
+)
+@click.option("--samples", is_flag=True, help="With the raw samples; jsonl and parquet only.")
+@click.option("--out", metavar="FILE", help="Write there; parquet needs it.")
+def export(run: str, form: str, samples: bool, out: str | None) -> int:
     """Print one flat record a cell; baseline: short lines to review and to compare with."""
     from fuselab.commands import export as verb
 
-    return verb.run(run, form, samples=samples)
+    return verb.run(run, form, samples=samples, out=out)
 
 
 @click.command()

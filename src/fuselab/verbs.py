@@ -36,6 +36,7 @@ EXAMPLES = {
         "fuselab export out/run --format csv",
         "fuselab export out/run --format jsonl --samples",
         "fuselab export out/run --format baseline > baseline.jsonl",
+        "fuselab export out/run --format parquet --out run.parquet",
     ),
     "compare": (
         "fuselab compare out/before out/after",

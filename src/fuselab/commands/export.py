@@ -5,33 +5,48 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fuselab import metrics
-from fuselab.commands import exits
+from fuselab import frames, metrics
+from fuselab.commands import exits, paths
 from fuselab.model import Measurement
 from fuselab.plan import PlanError
+from fuselab.report.files import replace
 from fuselab.store import Store
 
+PARQUET = "parquet"
 FORMATS = {"jsonl": metrics.to_jsonl, "csv": metrics.to_csv}
 
 
-def run(folder: str, form: str, *, samples: bool = False) -> int:
-    """Print the records of a run; 3 if it holds none.
+def run(folder: str, form: str, *, samples: bool = False, out: str | None = None) -> int:
+    """Print the records of a run, or write them to a file; 3 if it holds none.
 
     `samples` adds the raw samples, for `fuselab compare`.
     """
-    if samples and form != "jsonl":
-        raise PlanError(f"--samples: got --format {form}, expected --format jsonl")
+    if samples and form not in ("jsonl", PARQUET):
+        raise PlanError(f"--samples: got --format {form}, expected --format jsonl or {PARQUET}")
+    if form == PARQUET and out is None:
+        raise PlanError("--out: got nothing, expected a file for --format parquet")
+    paths.check_file("--out", out)
     with Store.open_readonly(folder) as store:
         measured = list(store.measurements())
     if form == "baseline":
-        sys.stdout.write(metrics.to_baseline(measured))
+        _write(metrics.to_baseline(measured), out)
         return _code(folder, measured)
     records = metrics.records(measured)
     if samples:
         pairs = zip(records, measured, strict=True)
         records = [{**record, **metrics.raw(measurement)} for record, measurement in pairs]
-    sys.stdout.write(FORMATS[form](records))
+    if form == PARQUET:
+        _write(frames.to_parquet(records), out)
+    else:
+        _write(FORMATS[form](records), out)
     return _code(folder, measured)
+
+
+def _write(content: str | bytes, out: str | None) -> None:
+    if out is not None:
+        replace(out, content)
+    elif isinstance(content, str):
+        sys.stdout.write(content)
 
 
 def _code(folder: str, measured: Sequence[Measurement]) -> int:

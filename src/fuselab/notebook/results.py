@@ -10,7 +10,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import escape
 
-from fuselab import metrics
+from fuselab import frames, metrics
 from fuselab.metrics import Record
 from fuselab.model import Measurement
 from fuselab.plan import CEILING
@@ -53,6 +53,10 @@ class Results:
     def records(self) -> list[Record]:
         """One flat dict a measurement, with the columns of `fuselab export`."""
         return metrics.records(self.measurements)
+
+    def to_pandas(self) -> Any:
+        """Return the records as a pandas.DataFrame (extra `data`)."""
+        return frames.to_pandas(self.records)
 
     def __repr__(self) -> str:
         return f"{text.to_terminal(self._view)}\n{ISOLATION}"
