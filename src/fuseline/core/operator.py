@@ -118,7 +118,10 @@ def lowered(*args: Any) -> tuple[Any, ...]:
 
 def lowering(x: Any) -> torch.dtype | None:
     """Return the dtype that autocast gives products with x, None where it is off."""
-    if not _autocasts_any() or not isinstance(x, Tensor) or not autocasts(x.device.type):
+    # Not asked of a compiler: older Dynamos may not trace it.
+    if not isinstance(x, Tensor) or not (is_compiling() or _autocasts_any()):
+        return None
+    if not autocasts(x.device.type):
         return None
     return torch.get_autocast_dtype(x.device.type)
 
