@@ -55,17 +55,21 @@ class Chain:
         """Return the call that these arguments of the operator make."""
         if self.biased:
             x, w1, b1, w2, b2, activation = args
-            return Arguments(x, w1, b1, w2, b2, ACTIVATIONS[activation])
+            return Arguments(x, w1, b1, w2, b2, self._as_products(activation))
         x, w1, w2, activation = args
-        return Arguments(x, w1, None, w2, None, ACTIVATIONS[activation])
+        return Arguments(x, w1, None, w2, None, self._as_products(activation))
+
+    def _as_products(self, activation: str | None) -> str | None:
+        """Return what products call an activation; ValueError for one that it does not take."""
+        if activation not in self.activations:
+            raise ValueError(
+                f"{self.name}: activation is {activation!r}, "
+                f"expected one of {', '.join(map(repr, self.activations))}"
+            )
+        return ACTIVATIONS[activation]
 
     def validate(self, *args: Any) -> None:
         """Refuse what no implementation takes."""
-        if args[-1] not in self.activations:
-            raise ValueError(
-                f"{self.name}: activation is {args[-1]!r}, "
-                f"expected one of {', '.join(map(repr, self.activations))}"
-            )
         x, w1, b1, w2, b2, _ = self.of(*args)
         arguments.require_tensor(self.name, x)
         if x.dim() < 2:
