@@ -84,7 +84,7 @@ def _chosen(spec: OpSpec, name: str, inputs: Inputs, direction: Direction) -> Pr
         return {}
     try:
         told = getattr(fuseline.explain_choice(fn.func, **inputs), direction)
-    except (TypeError, ValueError):  # made of several operators, each of which chooses
+    except (TypeError, ValueError, RuntimeError):  # made of several, or its own call says why
         return {}
     return {"chosen": f"{told.impl}, {told.why}"}
 
