@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of linux/prctl.h
@@ -23,6 +24,19 @@ def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     A terminal's Ctrl-C is for this process alone, which ends the other and all that it started.
     """
     return subprocess.Popen(command, start_new_session=True, preexec_fn=_end_with_parent, **options)
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a process as `start` does, and end it with the block, however that ends."""
+    process = None
+    try:
+        with _interruptions_held():
+            process = start(command, **options)
+        yield process
+    finally:
+        if process:
+            end(process)
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -39,6 +53,25 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def _interruptions_held() -> Iterator[None]:
+    """Let an interruption wait for the end of the block: Popen, interrupted after its fork, is
+    lost together with the number of the process."""
+    if current_thread() is not main_thread():  # which alone hears of one
+        yield
+        return
+    heard: list[int] = []
+    numbers = signal.SIGINT, signal.SIGTERM
+    before = [signal.signal(number, lambda n, _: heard.append(n)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        for came in heard:
+            signal.raise_signal(came)
+
+
 def ask(
     module: str, question: object, seconds: float, env: Mapping[str, str] | None = None
 ) -> tuple[list[Any], str]:
@@ -53,13 +86,11 @@ def ask(
         asked.write_text(json.dumps(question), encoding="utf-8")
         said.touch()
         command = [sys.executable, "-m", module, str(asked), str(said)]
-        process = start(command, env=variables, stdout=sys.stderr)
-        try:
-            why = f"its process ended with code {process.wait(seconds)}"
-        except subprocess.TimeoutExpired:
-            why = f"not done after {seconds:g} s (--timeout)"
-        finally:
-            end(process)
+        with running(command, env=variables, stdout=sys.stderr) as process:
+            try:
+                why = f"its process ended with code {process.wait(seconds)}"
+            except subprocess.TimeoutExpired:
+                why = f"not done after {seconds:g} s (--timeout)"
         *lines, _ = said.read_text(encoding="utf-8").split("\n")  # the last may be half a line
     return [json.loads(line) for line in lines], why
 

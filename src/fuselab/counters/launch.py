@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from time import monotonic, sleep
@@ -41,11 +42,12 @@ class Child:
         prefix: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="fuselab-")
-        files = (Path(self._folder.name) / name for name in ("request", LOADED, "answer"))
+        self._ends = ExitStack()
+        folder = self._ends.enter_context(tempfile.TemporaryDirectory(prefix="fuselab-"))
+        files = (Path(folder) / name for name in ("request", LOADED, "answer"))
         request, self._loaded, self._answer = files
         request.write_text(json.dumps([asdict(task) for task in tasks]), encoding="utf-8")
-        self._process = child.start(
+        started = child.running(
             [*prefix, sys.executable, "-m", CHILD, mode, str(request), str(self._answer)],
             env={**os.environ, **caches.variables(), **(env or {})},
             stdin=subprocess.PIPE,
@@ -54,6 +56,7 @@ class Child:
             encoding="utf-8",
             errors="replace",
         )
+        self._process = self._ends.enter_context(started)
 
     def load(self, seconds: float) -> None:
         """Wait until it is loaded; one that ends or is late is left to `answers`."""
@@ -80,8 +83,7 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
-        child.end(self._process)
-        self._folder.cleanup()
+        self._ends.close()
 
 
 def ask(

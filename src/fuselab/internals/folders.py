@@ -42,12 +42,8 @@ def run(script: Path, out: Path) -> Ran:
     name = script.parent.name
     begin, since = perf_counter(), time() - 1  # a file system's clock is coarse
     command = [sys.executable, str(script.resolve()), "--out", str(out / name)]
-    with OtherLoad() as load:
-        process = child.start(command)
-        try:
-            code = process.wait()
-        finally:
-            child.end(process)
+    with OtherLoad() as load, child.running(command) as process:
+        code = process.wait()
     found = (f for f in (out / name).rglob("*") if f.suffix in SHOWN and f.is_file())
     files = sorted(str(f.relative_to(out)) for f in found if f.stat().st_mtime >= since)
     seconds = perf_counter() - begin
