@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from ops.varlen_calls import hold, packed, results
 from torch import Tensor
 
@@ -13,6 +14,7 @@ import fuseline
 from fuseline.ops.attention_varlen.op import SELECTOR
 
 IMPLS = ("auto", "flash", "math", "eager")
+OPS = torch.ops.fuseline
 LENGTHS = ((5, 0, 33, 1, 18), (40, 0, 17, 3, 20))
 
 
@@ -74,6 +76,20 @@ def test_starts_are_looked_at_where_they_lie_on_the_host() -> None:
     refused([1, 4, 9], "cu_seqlens_q is .1, 4, 9., .* from 0 to 9, the rows of q")
     refused([0, 4, 10], "from 0 to 9")
     refused([0, 4, 9], "max_seqlen_q is 4, expected at least 5", max_seqlen_q=4)
+
+
+def test_starts_without_memory_are_zeros() -> None:
+    none, rows = torch._efficientzerotensor((2,), dtype=torch.int32), torch.randn(0, 2, 8)
+    how = (0, 0, False, None, -1, -1, 0.0, None, None, False)
+    with forward_ad.dual_level():  # which leads past the kernel
+        dual = forward_ad.make_dual(rows, rows)
+        assert OPS.attention_varlen__triton(dual, rows, rows, none, none, *how).shape == rows.shape
+        rows = torch.randn(3, 2, 8)
+        dual = forward_ad.make_dual(rows, rows)
+        with pytest.raises(ValueError, match=r"cu_seqlens_q is \[0, 0\], expected .* from 0 to 3"):
+            OPS.attention_varlen__triton(dual, rows, rows, none, none, *how)
+    with pytest.raises(ValueError, match=r"cu_seqlens_q is \[0, 0\], expected .* from 0 to 3"):
+        fuseline.attention_varlen(rows, rows, rows, none, none)
 
 
 def test_what_is_empty() -> None:

@@ -32,6 +32,25 @@ ops = {
     "_double_softmax_bwd": [(x, x, torch.ones(4, 3), 1)],
     "_norm_chain_bwd": [(x, x, stats.double())],
 }
+heads = torch.randn(1, 2, 4, 8)
+rows, starts = torch.randn(4, 2, 8), torch.tensor([0, 3, 4], dtype=torch.int32)
+image, kernel, places = torch.randn(2, 4, 6, 6), torch.randn(4, 4, 3, 3), ([1, 1], [0, 0], [1, 1])
+how = (False, None, -1, -1, 0.0, None, None, False)
+# Those over several implementations, which Python picks.
+served = {
+    "_matmul_relu": [(x, x.mT)], "matmul_add_gelu": [(x, x.mT, stats, "tanh")],
+    "_matmul_add_gelu_bwd__aten": [(x @ x.mT, x, x.mT, x @ x.mT, "tanh", True, True, True)],
+    "_matmul_matmul": [(x, x.mT, x, None)], "mlp": [(x, x.mT, stats, x, x[0], "gelu")],
+    "_mlp_fwd__onednn": [(x, x.mT, stats, x, x[0], "gelu")],
+    "_attention": [(heads, heads, heads, heads[..., :4], *how)],
+    "_attention_fwd__math": [(heads, heads, heads, None, *how)],
+    "_attention_varlen": [(rows, rows, rows, starts, starts, 3, 3, *how)],
+    "_attention_varlen__flash": [(rows, rows, rows, starts, starts, 3, 3, *how)],
+    "_conv_relu": [(image, kernel, stats, *places, 1)],
+    "conv_add_relu": [(image, kernel, stats, torch.randn(2, 4, 4, 4), *places, 1)],
+    "_conv_bn_fwd__aten": [(image, kernel, None, stats, stats, 1e-5, True, *places, 1)],
+}
+ops |= served
 """
 LAYOUTS = """
 q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint32)
@@ -79,13 +98,45 @@ for name, calls in ops.items():
             else:
                 raise AssertionError((name, at))
 """
+# Torch has no dispatch key for both: the kernel is called.
+BESIDE_META = """
+from itertools import permutations
+
+def view(t):
+    return torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint32).view(torch.float32)
+
+def refuse(word, op, *args):
+    try:
+        op(*args)
+    except TypeError as error:
+        assert word in str(error), (op, error)
+    else:
+        raise AssertionError(op)
+
+for name, calls in served.items():
+    op = getattr(torch.ops.fuseline, name).default
+    parameters = [a.name for a in op._schema.arguments]
+    for args in calls:
+        tensors = [at for at, a in enumerate(args) if isinstance(a, torch.Tensor)]
+        for meta, quantized in permutations(tensors, 2):
+            given = list(args)
+            given[meta] = given[meta].to("meta")
+            given[quantized] = view(given[quantized])
+            refuse(f"{parameters[quantized]} has layout quantized", op, *given)
+for at, name in enumerate("qkv"):
+    given = [rows, rows, rows]
+    given[at] = view(rows)
+    refuse(f"{name} has layout quantized", fuseline.attention_varlen, *given, starts, starts)
+"""
 END = """
 print("ended", flush=True)
 os._exit(0)
 """
 
 
-@pytest.mark.parametrize("body", [LAYOUTS, FREED], ids=["layouts", "freed"])
+@pytest.mark.parametrize(
+    "body", [LAYOUTS, FREED, BESIDE_META], ids=["layouts", "freed", "beside meta"]
+)
 def test_unreadable_tensors_are_refused_by_name(body: str) -> None:
     """Freed: as FSDP frees parameters."""
     done = subprocess.run(

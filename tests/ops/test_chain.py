@@ -64,3 +64,20 @@ def test_compiled_as_eager() -> None:
     args = [torch.randn(size) for size in ((4, 6), (6, 8), (8,), (8, 5), (5,))]
     compiled = torch.compile(fuseline.mlp, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*args), fuseline.mlp(*args))
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_none"])
+@pytest.mark.parametrize("impl", ["auto", "aten", "onednn"])
+@pytest.mark.parametrize("dims", [13, 64])
+def test_any_number_of_dimensions(dims, impl, activation) -> None:
+    """OneDNN, by which torch computes GELU on a CPU, takes twelve."""
+    torch.manual_seed(0)
+    x, w1, b1, w2, b2 = (torch.randn(size) for size in ((3, 7), (7, 8), (8,), (8, 5), (5,)))
+    want = fuseline.mlp(x.requires_grad_(), w1, b1, w2, b2, activation, impl="aten")
+    deep = x.detach().view(*(1,) * (dims - 2), 3, 7).requires_grad_()
+    found = fuseline.mlp(deep, w1, b1, w2, b2, activation, impl=impl)
+    assert found.shape == (*deep.shape[:-1], 5)
+    torch.testing.assert_close(found.view(3, 5), want)
+    dy = torch.randn(3, 5)
+    (dx,) = torch.autograd.grad(found, deep, dy.view(found.shape))
+    torch.testing.assert_close(dx.view(3, 7), torch.autograd.grad(want, x, dy)[0])

@@ -11,12 +11,14 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from ops.hostile_results import compare
+from torch import Tensor
 
 import fuseline  # noqa: F401
 
@@ -119,3 +121,33 @@ def test_the_words_of_a_refusal_are_judged() -> None:
     assert fault("rms_norm: weight has shape (3,), expected (4,)") is None
     assert fault("rms_norm: a tensor is of another shape") is not None
     assert fault("index out of range") is not None
+
+
+def _added_in_another_order(a: Tensor, b: Tensor, change: Callable[[Tensor], Tensor]) -> str | None:
+    """What is said of changed results of a product whose terms were added in another order."""
+    op, bias = torch.ops.fuseline.matmul_add__aten.default, torch.zeros(b.shape[1])
+    order = torch.arange(a.shape[1]).view(2, -1).T.flatten()
+    result = change(op(a[:, order], b[order], bias))
+    return compare("matmul_add__aten", op, [a, b, bias], (result,))
+
+
+def test_sums_in_another_order_are_judged_by_the_size_of_their_terms() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(3, 20), torch.randn(20, 5)
+    twice, against = torch.cat((a, a + 1e-6), 1), torch.cat((b, -b))  # they cancel
+    kept = _added_in_another_order(twice, against, lambda y: y)
+    assert kept is None
+    assert _added_in_another_order(twice, against, lambda y: y + 1e-3) is not None
+    assert _added_in_another_order(a, b, lambda y: y) is None
+    assert _added_in_another_order(a, b, lambda y: y + 1e-3) is not None
+
+
+def test_what_overflows_is_nothing_in_particular_and_inf_is() -> None:
+    torch.manual_seed(0)
+    a, b = torch.randn(3, 20), torch.randn(20, 5)
+    nan = lambda y: torch.full_like(y, torch.nan)  # noqa: E731
+    assert _added_in_another_order(torch.full_like(a, 3e38), b, nan) is None
+    assert _added_in_another_order(torch.full_like(a, 3e38), b * 1e-3, nan) is not None
+    a[0, 0] = torch.inf
+    assert _added_in_another_order(a, b, lambda y: y) is None
+    assert _added_in_another_order(a, b, nan) is not None

@@ -23,6 +23,18 @@ def test_products_of_small_integers_are_exact(op: str, impl: str) -> None:
         assert torch.equal(found.double(), wanted)
 
 
+@pytest.mark.parametrize("impl", ["auto", "aten", "onednn"])
+def test_gelu_of_more_dimensions_than_onednn_takes(impl: str) -> None:
+    a, b, bias = torch.randn(3, 4), torch.randn(4, 5), torch.randn(5)
+    deep = a.view(*(1,) * 11, 3, 4)
+    found = [
+        results("matmul_add_gelu", [t, b, bias, "none"], dy, impl=impl)
+        for t, dy in ((a, torch.ones(3, 5)), (deep, torch.ones(*(1,) * 11, 3, 5)))
+    ]
+    for flat, got in zip(*found, strict=True):
+        torch.testing.assert_close(got.view(flat.shape), flat)
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_the_gradient_of_a_linear_layers_weight_lies_as_the_weight(op: str) -> None:
     weight = torch.randn(5, 7)

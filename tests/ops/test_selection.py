@@ -438,3 +438,23 @@ def test_raw_operators_over_atens_kernels_check_what_they_are_given() -> None:
     spread = call(dy, x, w, mean, rstd, True, True, True)
     dense = call(dy, x, w, mean.clone(), rstd.clone(), True, True, True)
     assert all(map(torch.equal, spread, dense))
+
+
+def test_raw_operators_name_what_implementations_cannot_look_at() -> None:
+    """With a gradient what they serve is asked before the kernel, which looks at its arguments."""
+    leaf, x = torch.randn((), requires_grad=True), torch.randn(4, 4)
+    how = (False, None, -1, -1, 0.0, None, None, False)
+    starts = torch.tensor([0, 4], dtype=torch.int32)
+    for op, *args in (
+        ("matmul_relu__triton", leaf, x),
+        ("matmul_add__triton", x, leaf, x[0]),
+        ("matmul_add_gelu__triton", leaf, x, x[0], "tanh"),
+        ("matmul_matmul__triton", x, leaf, x, None),
+        ("mlp__triton", leaf, x, x[0], x, x[0], "gelu"),
+        ("attention__flash", leaf, x, x, None, *how),
+        ("attention_varlen__triton", leaf, x, x, starts, starts, 4, 4, *how),
+        ("layer_norm__aten", leaf, x[0], x[0], 1e-5),
+    ):
+        own = op.partition("__")[0]
+        with pytest.raises(ValueError, match=f"^{own}: (a|b|q|x|w1) (has|is) "):
+            getattr(torch.ops.fuseline, op)(*args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +23,7 @@ KEYS = (
 )
 
 Function = Callable[..., Any]
+_PLAIN = Tensor.__torch_dispatch__  # of what no subclass dispatches
 
 
 def checking(name: str, op: Any) -> Function:
@@ -35,6 +36,32 @@ def checking(name: str, op: Any) -> Function:
                 arguments.require_strided(name, parameter, a)
 
     return check
+
+
+def names(arguments: str) -> list[str]:
+    """Return the names of a schema's arguments."""
+    return [argument.split()[-1] for argument in arguments.split(", ")]
+
+
+def refuse_freed(op: str, parameters: Sequence[str], args: tuple[Any, ...]) -> None:
+    """Refuse tensors that have elements but no memory."""
+    for parameter, t in zip(parameters, args, strict=True):
+        plain = isinstance(t, Tensor) and type(t).__torch_dispatch__ is _PLAIN
+        held = plain and not t.is_meta
+        if held and t.numel() and not t.data_ptr():
+            raise RuntimeError(f"{op}: {parameter} has elements, but its memory was freed")
+
+
+def after(check: Function, function: Function) -> Function:
+    """Return a kernel that checks first: torch has no key for a quantized tensor beside a meta one,
+    and such a call arrives here.
+    """
+
+    def kernel(*args: Any) -> Any:
+        check(*args)
+        return function(*args)
+
+    return kernel
 
 
 def refusing(name: str, check: Function) -> Function:

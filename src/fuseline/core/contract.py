@@ -27,7 +27,6 @@ from fuseline.core.variant import Variant, applied, guarded
 
 NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
-_PLAIN = torch.Tensor.__torch_dispatch__  # of what no subclass dispatches
 
 Function = Callable[..., Any]
 
@@ -112,16 +111,22 @@ class Provider:
     through: bool = False
     by_rule: bool = True
 
-    def refusing(self, op: str, function: Function, *directions: str) -> Function:
+    def refusing(self, contract: Contract, function: Function, *directions: str) -> Function:
         """Return the function, which raises RuntimeError for what is not served."""
 
         if self.unsupported is None:
             return function
 
         def call(*args: Any, **options: Any) -> Any:
-            for direction in directions:
-                if reason := unsupported(direction, *args):
-                    raise RuntimeError(f"{op}: impl {self.name!r} cannot run here: {reason}")
+            reason = None
+            try:
+                for direction in directions:
+                    reason = reason or unsupported(direction, *args)
+            except Exception:
+                contract.fake(*args)  # names the argument, which reasons do not look at first
+                raise
+            if reason:
+                raise RuntimeError(f"{contract.name}: impl {self.name!r} cannot run here: {reason}")
             return function(*args, **options)
 
         unsupported = self.unsupported
@@ -221,7 +226,7 @@ def _triton_variant(contract: Contract, kernels: Kernels) -> Variant:
 def _provided(contract: Contract, provider: Provider) -> Choice:
     """Register a provider's kernels as <op>__<name>; return them as a choice."""
     kernels, suffix = provider.kernels, f"__{provider.name}"
-    refusing = partial(provider.refusing, contract.name)
+    refusing = partial(provider.refusing, contract)
     run = refusing(kernels.run, "fwd")
     saving = [refusing(kernels.fwd, "fwd")] if kernels.fwd else []
     functions = [run, run, *saving, *([kernels.bwd] if kernels.bwd else [])]
@@ -243,29 +248,15 @@ def _provided(contract: Contract, provider: Provider) -> Choice:
 
 def _checked(op: str, schema: str, fake: Function, function: Function) -> Function:
     """Return a kernel that refuses what ours refuse: another project's may crash."""
-    names = _names(schema[1 : schema.index(")")])
+    names = boundary.names(schema[1 : schema.index(")")])
 
     def kernel(*args: Any, **options: Any) -> Any:
-        _refuse_freed(op, names, args)
+        boundary.refuse_freed(op, names, args)
         fake(*args)
         with torch._C._AutoDispatchBelowAutograd():
             return function(*args, **options)
 
     return kernel
-
-
-def _names(arguments: str) -> list[str]:
-    """Return the names of a schema's arguments."""
-    return [argument.split()[-1] for argument in arguments.split(", ")]
-
-
-def _refuse_freed(op: str, names: Sequence[str], args: tuple[Any, ...]) -> None:
-    """Refuse tensors that have elements but no memory."""
-    for name, t in zip(names, args, strict=True):
-        plain = isinstance(t, torch.Tensor) and type(t).__torch_dispatch__ is _PLAIN
-        held = plain and not t.is_meta
-        if held and t.numel() and not t.data_ptr():
-            raise RuntimeError(f"{op}: {name} has elements, but its memory was freed")
 
 
 def _fakes(contract: Contract) -> list[Function]:
@@ -297,7 +288,7 @@ def _auto_variant(contract: Contract, selector: Selector, suffix: str) -> Varian
             return served(*args)[which](*args)
         except Exception:
             # These name the argument, which reasons do not look at first.
-            _refuse_freed(contract.name, _names(contract.args), args)
+            boundary.refuse_freed(contract.name, boundary.names(contract.args), args)
             contract.fake(*args)
             raise
 
@@ -321,7 +312,9 @@ def _define(
     """Define operators over Python functions; `through`: compiled graphs trace through these."""
     for (name, schema), function in zip(contract.schemas(suffix).items(), functions, strict=True):
         _LIBRARY.define(name + schema)
-        _LIBRARY.impl(name, kernel_of(function), "CompositeExplicitAutograd")
+        check = boundary.checking(contract.name, _operator(name))
+        kernel = boundary.after(check, kernel_of(function))
+        _LIBRARY.impl(name, kernel, "CompositeExplicitAutograd")
         if through:
             torch.library.register_torch_dispatch(
                 f"{NAMESPACE}::{name}", FunctionalTensorMode, _trace_through(function), lib=_LIBRARY
@@ -368,6 +361,10 @@ def _trace_through(function: Function) -> Function:
     return decompose
 
 
+def _operator(name: str) -> Any:
+    return getattr(getattr(torch.ops, NAMESPACE), name).default
+
+
 def _refuse(name: str, reason: str) -> Function:
     def kernel(*args: Any) -> Any:
         raise RuntimeError(f"{NAMESPACE}::{name}: {reason}")
@@ -386,12 +383,12 @@ def _finish(
     for name, fake in zip(names, _fakes(contract), strict=True):
         torch.library.register_fake(name, fake, lib=_LIBRARY)
     for name in contract.schemas(suffix):
-        op = getattr(getattr(torch.ops, NAMESPACE), name).default
+        op = _operator(name)
         check = boundary.checking(contract.name, op)
         for key in boundary.KEYS:
             _LIBRARY.impl(name, boundary.refusing(contract.name, check), key)
         _LIBRARY.impl(name, boundary.without_negative_bit(contract.name, op, check), "Negative")
-    ops = tuple(getattr(getattr(torch.ops, NAMESPACE), n).default for n in contract.schemas(suffix))
+    ops = tuple(map(_operator, contract.schemas(suffix)))
     variant = Variant(contract, ops, kernels, missing, **options)
     public = contract.name + suffix
     _LIBRARY.impl(public, variant.autograd_rule, "Autograd", with_keyset=True)

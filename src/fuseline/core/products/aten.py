@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core.products.backend import Backend, flat
+from fuseline.core.products.backend import Backend, flat, gelu
 
 _DEVICES = ("cpu", "cuda")
 
@@ -25,7 +24,7 @@ class Aten(Backend):
             return h, None
         if activation == "relu":
             return h.relu_(), None
-        return F.gelu(h, approximate=activation), h if save else None
+        return gelu(h, activation), h if save else None
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.matmul(a, b).contiguous()

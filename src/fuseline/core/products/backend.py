@@ -7,12 +7,15 @@ from math import prod
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import native
 
 Needs = tuple[bool, bool, bool]
 Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+# Of a tensor, in oneDNN, which computes torch's GELU on a CPU.
+_MOST_DIMENSIONS = 12
 
 
 class Backend(ABC):
@@ -70,7 +73,8 @@ class Backend(ABC):
         if activation == "relu":
             g = torch.ops.aten.threshold_backward(dy, saved, 0)
         else:
-            g = torch.ops.aten.gelu_backward(dy, saved, approximate=activation)
+            each = (t if t.dim() <= _MOST_DIMENSIONS else flat(t) for t in (dy, saved))
+            g = torch.ops.aten.gelu_backward(*each, approximate=activation).view(dy.shape)
         return g, flat(g).sum(0) if sums else None
 
     def gradients(
@@ -128,6 +132,13 @@ def like_factor(b: Tensor) -> Tensor:
     """Return what the gradient of b is laid out as."""
     transposed = b.dim() > 1 and is_transposed(b)
     return b.mT.new_empty(b.mT.shape).mT if transposed else b.new_empty(b.shape)
+
+
+def gelu(h: Tensor, approximate: str) -> Tensor:
+    """Return GELU of any number of dimensions."""
+    if h.dim() <= _MOST_DIMENSIONS:
+        return F.gelu(h, approximate=approximate)
+    return F.gelu(flat(h), approximate=approximate).view(h.shape)
 
 
 def flat(t: Tensor) -> Tensor:

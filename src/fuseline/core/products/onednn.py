@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core.layout import dense
-from fuseline.core.products.backend import Backend, flat
+from fuseline.core.products.backend import Backend, flat, gelu
 
 _DTYPES = (torch.float32, torch.bfloat16)
 # activation -> the post-operation and its algorithm.
@@ -45,7 +44,7 @@ class OneDnn(Backend):
         if not (save and activation):
             return _linear(a, b, bias, activation), None
         h = _linear(a, b, bias, None)
-        return F.gelu(h, approximate=activation), h
+        return gelu(h, activation), h
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.matmul(a, b).contiguous()

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import arguments, operator
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.contract import Contract, Kernels, differentiable_backward, wants_graph
-from fuseline.core.products.backend import Backend, are_aligned, like_factor
+from fuseline.core.products.backend import Backend, are_aligned, gelu, like_factor
 from fuseline.core.rules import DTYPE, Fact
 
 _SIZES = tuple(1 << k for k in range(6, 15, 2))
@@ -235,7 +234,7 @@ def formula(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -
         h = h + bias
     if activation is None:
         return h
-    return torch.relu(h) if activation == "relu" else F.gelu(h, approximate=activation)
+    return torch.relu(h) if activation == "relu" else gelu(h, activation)
 
 
 def call(

@@ -75,18 +75,7 @@ def checked(provider: contract.Provider, validate: Callable[..., None]) -> contr
     """Return an implementation with what it is called with looked at first, by validate."""
     kernels = provider.kernels
     run, fwd = (_after(validate, function) for function in (kernels.run, kernels.fwd))
-    reasons = provider.unsupported
-
-    def unsupported(direction: str, *args: Any) -> str | None:
-        assert reasons is not None
-        try:
-            return reasons(direction, *args)
-        except Exception:
-            validate(*args)  # names the argument, which reasons do not look at first
-            raise
-
-    kernels = contract.Kernels(run, fwd, kernels.bwd)
-    return replace(provider, kernels=kernels, unsupported=reasons and unsupported)
+    return replace(provider, kernels=contract.Kernels(run, fwd, kernels.bwd))
 
 
 def _after(

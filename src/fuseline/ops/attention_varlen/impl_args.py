@@ -42,7 +42,7 @@ class Packed(NamedTuple):
 
     def sequences(self) -> Iterator[tuple[slice, slice, Call]]:
         """Yield the queries and keys of each sequence, and its call; lengths come to the host."""
-        starts_q, starts_k = self.cu_q.tolist(), self.cu_k.tolist()
+        starts_q, starts_k = starts_of(self.cu_q), starts_of(self.cu_k)
         for i in range(len(starts_q) - 1):
             queries = slice(starts_q[i], starts_q[i + 1])
             keys = slice(starts_k[i], starts_k[i + 1])
@@ -59,6 +59,11 @@ class Packed(NamedTuple):
         same = torch._C._is_alias_of(a, b)  # type: ignore[attr-defined]
         same = same and a.storage_offset() == b.storage_offset()
         return bool(same and a.shape == b.shape)
+
+
+def starts_of(cu: Tensor) -> list[int]:
+    """Return where sequences begin; torch's zero tensors have no memory to read that from."""
+    return (cu.clone() if cu._is_zerotensor() else cu).tolist()
 
 
 def batch_of(t: Tensor) -> Tensor:

@@ -78,6 +78,8 @@ def _serving(call: Call) -> contract.Kernels:
 
 def _unsupported(direction: str, *args: Any) -> str | None:
     c = Packed(*args)
+    if any(t.is_quantized for t in c[:3]):  # torch crashes on a view of one
+        return "q, k or v is quantized"
     if c.q.is_cuda and c.causal and not c.in_line:
         return "its causal attention of other queries than keys lets the last query see all"
     assert impl_flash.PROVIDER.unsupported is not None

@@ -19,7 +19,7 @@ from fuseline.core.rules import DTYPE, Fact
 from fuseline.ops.attention.impl_how import checked, how_of, require_how
 from fuseline.ops.attention.op import not_by_triton
 from fuseline.ops.attention_varlen import impl_eager, impl_flash, impl_math
-from fuseline.ops.attention_varlen.impl_args import Grads, Packed
+from fuseline.ops.attention_varlen.impl_args import Grads, Packed, starts_of
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
 
@@ -161,7 +161,7 @@ def _require_lengths(c: Packed) -> None:
     ):
         if not cu.is_cpu or isinstance(cu, FakeTensor) or is_compiling():
             return
-        starts = cu.tolist()
+        starts = starts_of(cu)
         lengths = [b - a for a, b in pairwise(starts)]
         if starts[0] != 0 or starts[-1] != rows or min(lengths, default=0) < 0:
             raise ValueError(
