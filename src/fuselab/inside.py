@@ -174,4 +174,47 @@ def hlo(op: str, **options: Any) -> int:
     return verb.run(op, **options)
 
 
-VERBS = (trace, explain, compile_bench, candidates, hlo, train_bench, internals, new)
+@click.group()
+def study() -> None:
+    """Repeat what the study of fusion did: its methods of measuring, on the same cells."""
+
+
+@study.command()
+@click.option(
+    "--op",
+    metavar="OP",
+    default="softmax",
+    show_default=True,
+    help="One with the suite fusion.",
+    shell_complete=completion.operators,
+)
+@click.option(
+    "--sizes",
+    type=click.IntRange(min=1),
+    default=10,
+    show_default=True,
+    help="Of the suite fusion, each in eager and compiled.",
+)
+@click.option("--repeats", type=click.IntRange(min=2), default=5, show_default=True)
+@click.option("--out", metavar="DIR", help="Write DIR/methods-*.md and .jsonl too.")
+@click.option(
+    "--timeout",
+    type=click.IntRange(min=10),
+    default=900,
+    show_default=True,
+    help="Seconds for the process that measures.",
+)
+@device
+@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
+def methods(**options: Any) -> int:
+    """Time the same cells by each method: its bias beside the lab's timer, its scatter, its cause.
+
+    float32, forward. On a GPU pytest-benchmark's way with and without waiting and emptying the
+    cache, events, do_bench, a CUDA graph, Nsight Compute; on a CPU those that exist there.
+    """
+    from fuselab.commands import study as verb
+
+    return verb.methods(**options)
+
+
+VERBS = (trace, explain, compile_bench, candidates, study, hlo, train_bench, internals, new)

@@ -14,7 +14,7 @@ GROUPS = {
         *("list", "check", "run", "report", "show", "export", "compare", "merge", "share"),
         *("profile", "tune", "doctor"),
     ),
-    "Understand": ("trace", "explain", "compile-bench", "candidates", "hlo"),
+    "Understand": ("trace", "explain", "compile-bench", "candidates", "study", "hlo"),
     "Build": ("new", "completion"),
     "Course": ("train-bench", "internals"),
 }
@@ -56,6 +56,10 @@ EXAMPLES = {
     ),
     "compile-bench": ("fuselab compile-bench softmax mlp --out out",),
     "candidates": ("fuselab candidates softmax --out out",),
+    "study": (
+        "fuselab study methods",
+        "fuselab study methods --op layer_norm --device cpu --out out",
+    ),
     "hlo": ("fuselab hlo softmax --direction fwd",),
     "new": ("fuselab new my_op", "fuselab new my_op --style classic --dir ops/my_op"),
     "completion": (
