@@ -34,7 +34,7 @@ PARTS: Mapping[str, tuple[Callable[[], str], ...]] = {
     "tuner": (inside.tuner,),
     "layout": (inside.layout,),
     "gpus": (times.gpus,),
-    "timers": (times.timers,),
+    "timers": (inside.timers, inside.methods),
 }
 
 

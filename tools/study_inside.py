@@ -1,4 +1,4 @@
-"""The parts of docs/study.md about causes: compiling, kernels, counters, memory, the tuner."""
+"""The parts of docs/study.md about causes: compiling, counters, memory, the tuner, timers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 import study_results as results
 from study_results import H100, Mode, Tuning
 from study_times import LAB, SEED, link, rank_correlation, ratio, rms_norm, table, wrap
+
+from fuselab.study.record import names, summary
 
 SOFTMAXES = (
     *("naive_softmax", "compiled_naive_softmax", "nn_softmax", "compiled_nn_softmax"),
@@ -279,3 +281,53 @@ def layout() -> str:
     headings = [f"{columns}: {name}" for columns in (1024, 128)
                 for name in ("torch", "Inductor", "ours", "our tile")]  # fmt: skip
     return f"{wrap(said)}\n\n" + table(["rows; GB/s by columns", *headings], rows[::3])
+
+
+def timers() -> str:
+    """What the lab's timers add to work of known length, and ncu beside CUPTI."""
+    file = LAB / "doctor.txt"
+    told = {"cupti": "the lab's timer (CUPTI)", "graph": "CUDA graph", "events": "CUDA events"}
+    shortest = results.found_in(file, r"the shortest kernel: (.*)")
+    rows = []
+    for name, words in told.items():
+        slope = results.found_in(file, rf"timer {name}\s.*slope ([\d.]+)")
+        offset = results.found_in(file, rf"timer {name}\s.*offset ([+\d.]+) us")
+        least = results.found_in(file, rf"the shortest kernel: .*?{name} ([\d.]+) us")
+        place = link(file, line=results.line_of(file, f"timer {name} "))
+        rows.append([words, slope, offset, least, place])
+    spins = LAB / "against-ncu-spins.txt"
+    ncu = (
+        results.found_in(spins, r"ncu reads slope ([\d.]+)"),
+        results.found_in(spins, r"ncu reads slope [\d.]+ and (\S+) us"),
+    )
+    rows.append(["Nsight Compute", *ncu, "", link(spins, line=2)])
+    past = LAB / "predecessors.txt"
+    alone = results.found_in(past, r"cuda\s+nothing\s+([\d.]+)")
+    after = results.found_in(past, r"cuda\s+eager\+scrub\s+([\d.]+)")
+    said = (
+        f"Work of known length on an H200. The shortest kernel: {shortest}. What ran before "
+        f"counts, too: one kernel took {alone} us, and {after} after a kernel of eager's "
+        f"({link(past, line=results.line_of(past, 'eager+scrub'))})."
+    )
+    headings = ["timer", "slope", "offset, us", "shortest kernel, us", "file"]
+    return f"{wrap(said)}\n\n{table(headings, rows)}"
+
+
+def methods() -> str:
+    """Bias and scatter of each method that exists on a CPU."""
+    noise, rows = results.methods()
+    found = [summary(name, rows) for name in names("cpu")]
+    page = results.METHODS.with_suffix(".md")
+    said = (
+        f"`fuselab study methods` on a CPU ({link(page)}), {found[0].cells} cells of softmax: the "
+        "method's time over the lab's, less 1, and the interquartile range of "
+        f"{len(rows[0].us)} repeats over their median, medians over the cells."
+        + (f" Noisy: {noise}." if noise else "")
+    )
+    made = [
+        [f"`{one.method}`", f"{one.bias:+.1%}", f"{one.least:+.1%} to {one.most:+.1%}",
+         f"{one.scatter:.1%}", ratio(one.ratio)]
+        for one in found
+    ]  # fmt: skip
+    headings = ["method", "bias", "least to most", "scatter", "eager / compile"]
+    return f"{wrap(said)}\n\n{table(headings, made)}"

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fuselab.published import tables
+from fuselab.study.record import Row as MethodRow
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 H200, H100 = RESULTS / "h200", RESULTS / "h100"
 FUSION = (H200 / "fusion-2026-11-23", H200 / "fusion-2026-11-24")
+METHODS = RESULTS / "cpu" / "methods-2026-11-27" / "methods-softmax-cpu.jsonl"
 INSIDE = H200 / "internals-2026-11-24"
 Size = tuple[int, int]
 Row = dict[str, str]
@@ -196,6 +198,13 @@ def _tuning(subject: str, autotune: str, told: str, table: str) -> Tuning | None
     kept = next(r["configuration"] for r in rows if r["configuration"].endswith("**kept**"))
     hints = {name: int(value) for name, value in re.findall(r"'(\w+)': (\d+)", seen[3])}
     return Tuning(subject, autotune, seen[1], seen[2], hints, timed, kept.removesuffix(" **kept**"))
+
+
+def methods() -> tuple[str, list[MethodRow]]:
+    """Return what kept the CPU busy meanwhile, and what `fuselab study methods` measured there."""
+    lines = [json.loads(line) for line in METHODS.read_text().splitlines()]
+    kept = ("case", "impl", "method", "us", "error")
+    return lines[0]["noise"], [MethodRow(*(line[name] for name in kept)) for line in lines]
 
 
 def line_of(file: Path, text: str) -> int:

@@ -354,36 +354,3 @@ def gpus() -> str:
     headings = [f"{word}, {what}" for word in ("forward", "backward")
                 for what in ("H100, us", "H200, us", "H100 / H200")]  # fmt: skip
     return f"{wrap(said)}\n\n" + table(["", *headings], made)
-
-
-def timers() -> str:
-    """What the lab's timers add to work of known length, and ncu beside CUPTI."""
-    file = LAB / "doctor.txt"
-    names = {"cupti": "the lab's timer (CUPTI)", "graph": "CUDA graph", "events": "CUDA events"}
-    shortest = results.found_in(file, r"the shortest kernel: (.*)")
-    rows = []
-    for name, words in names.items():
-        slope = results.found_in(file, rf"timer {name}\s.*slope ([\d.]+)")
-        offset = results.found_in(file, rf"timer {name}\s.*offset ([+\d.]+) us")
-        least = results.found_in(file, rf"the shortest kernel: .*?{name} ([\d.]+) us")
-        rows.append([words, slope, offset, least, link(file, "doctor.txt", _line(file, name))])
-    spins = LAB / "against-ncu-spins.txt"
-    ncu = (
-        results.found_in(spins, r"ncu reads slope ([\d.]+)"),
-        results.found_in(spins, r"ncu reads slope [\d.]+ and (\S+) us"),
-    )
-    rows.append(["Nsight Compute", *ncu, "", link(spins, "against-ncu-spins.txt", 2)])
-    past = LAB / "predecessors.txt"
-    alone = results.found_in(past, r"cuda\s+nothing\s+([\d.]+)")
-    after = results.found_in(past, r"cuda\s+eager\+scrub\s+([\d.]+)")
-    said = (
-        f"Work of known length on an H200. The shortest kernel: {shortest}. What ran before "
-        f"counts, too: one kernel took {alone} us, and {after} after a kernel of eager's "
-        f"({link(past, 'predecessors.txt', results.line_of(past, 'eager+scrub'))})."
-    )
-    headings = ["timer", "slope", "offset, us", "shortest kernel, us", "file"]
-    return f"{wrap(said)}\n\n{table(headings, rows)}"
-
-
-def _line(file: Path, timer: str) -> int:
-    return results.line_of(file, f"timer {timer} ")

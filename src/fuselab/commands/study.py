@@ -32,6 +32,7 @@ def methods(
     where = select.device_of(device)
     about = environment.collect(where)
     facts = {"torch": environment.version("torch"), "on": about.get("gpu") or about.get("cpu")}
+    facts |= {"threads": about["threads"]} if where == "cpu" else {}
     record = measured(op, where, sizes, repeats, timeout, facts)
     text, lines = to_markdown(record), to_json_lines(record)
     click.echo(lines.rstrip() if as_json else text.rstrip())
