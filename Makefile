@@ -1,5 +1,6 @@
-# make demo | test | test-fast OP=softmax | lint | gpu-test | wheel | clean. Each sets up what it needs in .venv;
-# VENV=0 uses the Python in PATH as it is, without network (a machine that has torch already).
+# make demo | test | test-fast OP=softmax | browser-test | lint | gpu-test | wheel | clean. Each sets
+# up what it needs in .venv; VENV=0 uses the Python in PATH as it is, without network (a machine that
+# has torch already).
 
 VENV ?= .venv
 PYTHON ?= python3

@@ -49,7 +49,8 @@ for step in "$@"; do
   seed)
     measure seed-rmsnorm rms_norm --suite seed-rmsnorm
     python3 -m fuselab report "$runs/seed-rmsnorm" --html "$runs/seed-rmsnorm/report.html" \
-      --markdown "$out/seed-rmsnorm.md" --picture "$out/bandwidth.svg" --dtype bf16
+      --markdown "$out/seed-rmsnorm.md"
+    python3 -m fuselab plot "$runs/seed-rmsnorm" "$out/bandwidth.svg" --dtype bf16
     ;;
   nine) measure nine rms_norm --case 4x2048x4096 --dtype bf16 --metrics all ;;
   known) python3 tools/known_counts.py | tee "$out/known_counts.txt" || missed=1 ;;

@@ -98,6 +98,11 @@ def records(measurements: Iterable[Measurement]) -> list[Record]:
     return [_record(item, roles, yardsticks) for item in timed]
 
 
+def key(row: Record) -> str:
+    """Return the key of a record's cell."""
+    return Cell(*(row[name] for name in _CELL)).key
+
+
 def to_jsonl(rows: Sequence[Record]) -> str:
     """Return one JSON object a line; a number that is not finite becomes its name as text."""
     return "".join(

@@ -12,19 +12,31 @@ from fuselab.selection import directions, filters
 
 
 @click.command()
-@click.argument("run", metavar="RUN")
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True)
 @click.option("--html", "page", metavar="PATH", help="Default: RUN/report.html.")
 @click.option("--markdown", metavar="PATH", help="Default: RUN/report.md.")
-@click.option("--picture", metavar="PATH.svg", help="Bandwidth over size, as a file of its own.")
-@click.option("--op", help="Operator of the picture; default: the first.")
-@click.option("--dtype", help="Dtype of the picture; default: the first.")
 @click.option("--grid", metavar="DIR", help="Ratios by size: tables and heat maps, a file each.")
 @as_json
-def report(run: str, **options: Any) -> int:
-    """Write the report of a run: one HTML page and the same tables as Markdown."""
+def report(runs: tuple[str, ...], **options: Any) -> int:
+    """Write the report of a run: one HTML page and its tables as Markdown.
+
+    Of several runs, up to four: one page, with each beside the first.
+    """
     from fuselab.commands import report as verb
 
-    return verb.run(run, **options)
+    return verb.run(runs, **options)
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.argument("picture", metavar="FILE.svg|FILE.png")
+@click.option("--op", help="Operator; default: the first.")
+@click.option("--dtype", help="Dtype; default: the first.")
+def plot(run: str, picture: str, op: str | None, dtype: str | None) -> int:
+    """Draw bandwidth over size of one operator and dtype, for a README or a paper."""
+    from fuselab.commands import plot as verb
+
+    return verb.run(run, picture, op, DTYPE_ALIASES.get(dtype or "", dtype))
 
 
 @click.command()
@@ -127,4 +139,4 @@ def show(
     return verb.run(run, {"op": ops, "dtype": dtypes, "direction": directions}, against)
 
 
-VERBS = (report, show, export, compare, merge, share)
+VERBS = (report, show, plot, export, compare, merge, share)

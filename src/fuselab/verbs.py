@@ -11,8 +11,8 @@ from fuselab import streams
 
 GROUPS = {
     "Measure": (
-        *("list", "check", "run", "report", "show", "export", "compare", "merge", "share"),
-        *("profile", "tune", "doctor"),
+        *("list", "check", "run", "report", "show", "plot", "export", "compare"),
+        *("merge", "share", "profile", "tune", "doctor"),
     ),
     "Understand": ("trace", "explain", "compile-bench", "candidates", "study", "hlo"),
     "Build": ("new", "completion"),
@@ -30,7 +30,12 @@ EXAMPLES = {
         "fuselab run my_ops.py --out out/mine --isolate",
         "fuselab run --suite fusion --shard 3/8 --out out/shard-3",
     ),
-    "report": ("fuselab report out/run", "fuselab report out/run --grid out/grid"),
+    "report": (
+        "fuselab report out/run",
+        "fuselab report out/before out/after",
+        "fuselab report out/run --grid out/grid",
+    ),
+    "plot": ("fuselab plot out/run bandwidth.svg --op rms_norm --dtype bf16",),
     "show": ("fuselab show out/run", "fuselab show out/run --op softmax --against eager"),
     "export": (
         "fuselab export out/run --format csv",

@@ -75,7 +75,7 @@ def test_every_run_has_the_ceiling_of_the_device_and_of_each_case(finished: Any)
 
 def test_a_picture_of_what_was_not_measured_lists_what_was(lab_here: Any, finished: Any) -> None:
     _, out, _ = finished
-    wrong = lab_here("report", str(out), "--picture", str(out / "x.svg"), "--dtype", "bf16")
+    wrong = lab_here("plot", str(out), str(out / "x.svg"), "--dtype", "bf16")
     assert wrong.returncode == 2
     assert "dtype: got 'bfloat16', expected one of: float32" in wrong.stderr
     assert not (out / "x.svg").exists()
@@ -94,15 +94,35 @@ def test_export_is_stable_and_the_formats_agree(finished: Any, capsys: Any) -> N
     assert list(rows[0]) == list(cells[0])
 
 
-def test_report_writes_page_and_markdown_and_prints_their_paths(
+def test_report_writes_page_and_markdown_and_prints_their_paths(finished: Any, capsys: Any) -> None:
+    folder = finished[1]
+    assert command(["report", str(folder)]) == 0
+    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert paths == [folder / "report.html", folder / "report.md"]
+    assert all(path.stat().st_size > 500 for path in paths)
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.svg", b"<?xml"), ("a.PNG", b"\x89PNG")])
+def test_plot_writes_a_picture(name: str, begins: bytes, finished: Any, tmp_path: Path) -> None:
+    assert command(["plot", str(finished[1]), str(tmp_path / name)]) == 0
+    assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_several_runs_are_one_page_beside_the_first(
     finished: Any, capsys: Any, tmp_path: Path
 ) -> None:
-    picture = tmp_path / "bandwidth.svg"
-    folder = finished[1]
-    assert command(["report", str(folder), "--picture", str(picture)]) == 0
-    paths = [Path(line) for line in capsys.readouterr().out.splitlines()]
-    assert paths == [folder / "report.html", folder / "report.md", picture]
-    assert all(path.stat().st_size > 500 for path in paths)
+    folder = str(finished[1])
+    page = tmp_path / "page.html"
+    assert command(["report", folder, folder, "--html", str(page)]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(page)]
+    assert "<h1>B beside A</h1>" in page.read_text()
+    for options, words in (
+        (["--markdown", "x.md"], "fuselab compare --markdown"),
+        (["--grid", str(tmp_path)], "expected one"),
+        ([folder] * 3, "got 5 runs, expected at most 4"),
+    ):
+        assert command(["report", folder, folder, *options]) == 2
+        assert words in capsys.readouterr().err
 
 
 def test_list_tells_what_can_be_measured(toy: str, capsys: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,8 +16,11 @@ from fuselab.plan import CEILING, ceiling_group
 from fuselab.report.build import build
 from fuselab.report.headline import title
 from fuselab.report.html import to_html
+from fuselab.report.shown import Shown
 from fuselab.report.standing import Standings
+from fuselab.report.tables import chart
 from fuselab.report.text import to_markdown, to_terminal
+from fuselab.report.view import Chart
 
 BUSY = "other processes kept 1.0 of 2 cores busy while it was timed"
 WIDTHS = (1e-3, 1e-3, 0.05, 0.6)
@@ -50,6 +54,18 @@ def shown(*found: Measurement):
     return view, " ".join(view.sections[0].summary), to_markdown(view)
 
 
+def bandwidth(found: list[Measurement]) -> Chart:
+    rows = [row for row in records(found) if row["op"] == "norm"]
+    limits = [row for row in rows if row["role"] == CEILING]
+    drawn = chart("", [row for row in rows if row["role"] != CEILING], limits)
+    assert drawn
+    return drawn
+
+
+def page_of(*found: Measurement, environments: Sequence[Mapping[str, str]] = ()) -> str:
+    return to_html([Shown("A", "out/run", found, environments)])
+
+
 def marked(view) -> list[list[str]]:
     (table,) = view.sections[0].times
     names = [column.name for column in table.columns]
@@ -78,10 +94,10 @@ def test_a_run_whose_times_are_all_noisy_says_so_first_and_concludes_nothing() -
     assert marked(view) == [[]]
     assert markdown.splitlines()[2] == f"**{notice}**"
     assert to_terminal(view).startswith(notice)
-    page = to_html(view)
+    page = page_of(*map(noisy, found))
     assert page.index(notice) < page.index('class="tile"')
     for text in (markdown, to_terminal(view), page[page.index("<body>") :]):
-        said = text.partition("How to read this report</h2>")[0]
+        said = text.partition('<section id="map"')[0]
         assert not re.search(r"\d ?%|17\.7", said.replace("95 % interval", ""))
         assert "177.000" in text, "a noisy time is shown"
 
@@ -132,17 +148,17 @@ def test_without_a_good_ceiling_there_is_no_percentage(limit: Measurement | None
     assert "ceiling" not in said
     (table,) = view.sections[0].times
     assert table.rows[0][-1].text == "n/a"
-    assert table.rows[0][-1].hint == "the group's ceiling has no good time"
-    (chart,) = view.sections[0].charts
-    assert chart.ceiling.points == ()
-    assert chart.peak is None
+    assert table.notes[table.rows[0][-1].note - 1] == "the group's ceiling has no good time"
+    drawn = bandwidth(found + ([limit] if limit else []))
+    assert drawn.ceiling.points == ()
+    assert drawn.peak is None
 
 
 def test_a_noisy_fixed_recipe_is_no_yardstick() -> None:
     copy = replace(noisy(cell("copy", 9.0)), cell=ceiling_group("cpu").cell("copy"))
     view, _, _ = shown(copy, cell("eager", 40.0), cell("cpu", 10.0), ceiling(4.0))
     assert not [tile for tile in view.tiles if "GB/s" in tile.value]
-    assert view.sections[0].charts[0].peak is None
+    assert bandwidth([copy, cell("eager", 40.0), cell("cpu", 10.0), ceiling(4.0)]).peak is None
 
 
 def test_more_than_the_ceiling_is_explained_where_it_stands() -> None:
@@ -210,11 +226,13 @@ def test_the_speedup_is_the_mean_that_compare_prints() -> None:
 
 
 def test_a_page_of_any_width_begins_with_who_is_fastest_and_by_how_much() -> None:
-    view, _, markdown = shown(cell("eager", 40.0), cell("cpu", 10.0), ceiling(8.0))
-    page = to_html(view)
+    found = [cell("eager", 40.0), cell("cpu", 10.0), ceiling(8.0)]
+    _, _, markdown = shown(*found)
+    page = page_of(*found)
     table = page[page.index('id="section-1"') :]
-    heads = re.findall(r"<th(?: class=\"n\")?>\s*(?:<i[^>]*></i>)?([^<\s][^<]*)", table)
-    assert [head.strip() for head in heads[:5]] == [
+    head = r"<th scope=\"col\"(?: class=\"n\")?>\s*(?:<i[^>]*></i>)?([^<\s][^<]*)"
+    heads = re.findall(head, table)
+    assert [name.strip() for name in heads[:5]] == [
         *("case", "speedup", "of ceiling", "eager", "C++ (cpu)")
     ]
     assert "4x32<small>C++ (cpu) 10 us</small></th>" in table
@@ -238,8 +256,8 @@ def test_products_have_a_rate_and_what_auto_took() -> None:
 
 
 def test_the_result_comes_before_the_metadata() -> None:
-    view = build([cell("eager", 4.0), cell("cpu", 1.0)], [{"id": "e", "cpu": "EPYC", "torch": "2"}])
-    page = to_html(view)
+    environment = {"id": "e", "cpu": "EPYC", "torch": "2"}
+    page = page_of(cell("eager", 4.0), cell("cpu", 1.0), environments=[environment])
     places = [page.index(text) for text in ('class="tile"', "is fastest", 'id="section-1"')]
     assert max(places) < page.index('<dl class="facts">')
 
@@ -269,3 +287,26 @@ def test_gradients_are_shown_in_the_unit_they_are_judged_in() -> None:
     assert backward.rows[0][6].note == 1
     assert "not judged in ULP" in backward.notes[0]
     assert forward.notes == ()
+
+
+def test_of_many_operators_there_is_a_line_each() -> None:
+    found = []
+    for op in ("a", "b", "c", "d"):
+        ours = 10.0 if op != "d" else 80.0
+        for impl, us in (("eager", 40.0), ("compile", 20.0), ("cpu", ours), (CEILING, 8.0)):
+            proof = {"mix": "1R1W", "role": CEILING} if impl == CEILING else {}
+            one = cell(impl, us, proof=proof)
+            found.append(replace(one, cell=replace(one.cell, op=op)))
+    assert build([one for one in found if one.cell.op < "d"], []).overview is None
+    view = build(found, [])
+    assert view.overview is not None
+    assert [[value.text for value in row] for row in view.overview.rows] == [
+        *([f"{op} forward on cpu", "1", "4.00", "2.00", "0", "80%", "C++ (cpu), in 1"]
+          for op in "abc"),
+        ["d forward on cpu", "1", "0.50", "0.25", "1", "10%", "compile, in 1"],
+    ]  # fmt: skip
+    assert [tile.label for tile in view.tiles] == ["cells with a good number"]
+    page = page_of(*found)
+    summary = page[page.index('<section id="summary"') : page.index('<section id="map"')]
+    assert "is fastest" not in summary
+    assert "is fastest" in page[page.index('id="section-1"') :]

@@ -1,4 +1,4 @@
-"""fuselab report: one HTML page, the same tables as Markdown, and a picture on request."""
+"""fuselab report: one HTML page of a run, or of several beside the first; tables as Markdown."""
 
 from __future__ import annotations
 
@@ -7,52 +7,46 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fuselab import metrics
 from fuselab.commands import exits, paths
-from fuselab.metrics import Record
 from fuselab.model import Measurement
-from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
-from fuselab.report import build, html, plots, text
+from fuselab.plan import PlanError
 from fuselab.report import grid as grids
+from fuselab.report import html, text
 from fuselab.report.files import replace
+from fuselab.report.shown import Shown
 from fuselab.store import FILE_NAME, Store, StoreError, file_of
+
+NAMES = "ABCD"
 
 
 def run(
-    folder: str,
+    folders: Sequence[str],
     *,
     page: str | None = None,
     markdown: str | None = None,
-    picture: str | None = None,
-    op: str | None = None,
-    dtype: str | None = None,
     grid: str | None = None,
     as_json: bool = False,
 ) -> int:
-    """Write the report of a run and print where it is; 3 if the run holds nothing."""
-    file = file_of(folder)
-    beside = file.with_name("report") if file.name == FILE_NAME else file.with_suffix("")
-    files = {
-        "--html": Path(page or f"{beside}.html"),
-        "--markdown": Path(markdown or f"{beside}.md"),
-        **({"--picture": Path(picture)} if picture else {}),
-    }
-    _check(files, file)
+    """Write the report of a run, or of several, and print where it is; 3 if one holds nothing.
+
+    Of several there is the page alone: Markdown is what `fuselab compare --markdown` writes.
+    """
+    if len(folders) > len(NAMES):
+        raise PlanError(f"RUN: got {len(folders)} runs, expected at most {len(NAMES)}")
+    files = _files(folders, page, markdown)
+    _check(files, [file_of(folder) for folder in folders])
     paths.check_folder("--grid", grid)
-    with Store.open_readonly(folder) as store:
-        measured = list(store.measurements())
-        view = build.build(measured, store.environment(), store.span())
-    if not measured:
-        print(f"{folder}: the run holds no cell", file=sys.stderr)
-        return exits.NO_DATA
-    tables = _grids(measured, Path(grid)) if grid else []
-    if picture:
-        records = metrics.records(measured)
-        drawn = [row for row in records if row["role"] != CEILING and plots.drawable(row)]
-        op, dtype = _one_of("op", op, drawn), _one_of("dtype", dtype, drawn)
-        plots.save_svg(records, picture, op=op, dtype=dtype)
-    html.write_html(view, files["--html"])
-    replace(files["--markdown"], text.to_markdown(view))
+    if grid and len(folders) > 1:
+        raise PlanError("--grid: got several runs, expected one")
+    runs = [_shown(name, folder) for name, folder in zip(NAMES, folders, strict=False)]
+    for shown in runs:
+        if not shown.measured:
+            print(f"{shown.folder}: the run holds no cell", file=sys.stderr)
+            return exits.NO_DATA
+    tables = _grids(runs[0].measured, Path(grid)) if grid else []
+    html.write_html(runs, files["--html"])
+    if "--markdown" in files:
+        replace(files["--markdown"], text.to_markdown(runs[0].view))
     written = {option.removeprefix("--"): path for option, path in files.items()}
     written |= {f"grid/{path.name}": path for path in tables}
     if as_json:
@@ -62,6 +56,27 @@ def run(
     return exits.OK
 
 
+def _files(folders: Sequence[str], page: str | None, markdown: str | None) -> dict[str, Path]:
+    """Return what is to be written, by its option; by default it is beside the last run."""
+    file = file_of(folders[-1])
+    whole = file.name == FILE_NAME
+    if len(folders) > 1:
+        if markdown:
+            raise PlanError("--markdown: got several runs; fuselab compare --markdown writes it")
+        name = "-".join(("report", *(Path(folder).resolve().stem for folder in folders)))
+        return {"--html": Path(page) if page else file.with_name(f"{name}.html")}
+    beside = file.with_name("report") if whole else file.with_suffix("")
+    return {
+        "--html": Path(page or f"{beside}.html"),
+        "--markdown": Path(markdown or f"{beside}.md"),
+    }
+
+
+def _shown(name: str, folder: str) -> Shown:
+    with Store.open_readonly(folder) as store:
+        return Shown(name, folder, list(store.measurements()), store.environment(), store.span())
+
+
 def _grids(measured: Sequence[Measurement], folder: Path) -> list[Path]:
     try:
         return grids.write(measured, folder)
@@ -69,26 +84,12 @@ def _grids(measured: Sequence[Measurement], folder: Path) -> list[Path]:
         raise StoreError(f"--grid: {error}") from error
 
 
-def _check(files: Mapping[str, Path], run: Path) -> None:
-    """Raise PlanError for a file that is to be written over another, or over the run itself."""
-    names = (run.with_name(run.name + end) for end in ("", "-wal", "-shm"))
+def _check(files: Mapping[str, Path], runs: Sequence[Path]) -> None:
+    """Raise PlanError for a file that is to be written over another, or over a run itself."""
+    names = (run.with_name(run.name + end) for run in runs for end in ("", "-wal", "-shm"))
     taken = {name.resolve(): "the run's own file" for name in names}
     for option, path in files.items():
         paths.check_file(option, path)
         if found := taken.get(path.resolve()):
             raise PlanError(f"{option}: got {str(path)!r}, {found}; expected another file")
         taken[path.resolve()] = f"the file of {option}"
-    picture = files.get("--picture")
-    if picture and picture.suffix.lower() != ".svg":
-        raise PlanError(f"--picture: got {str(picture)!r}, expected a name that ends in .svg")
-
-
-def _one_of(column: str, name: str | None, records: Sequence[Record]) -> str:
-    """Return the requested name, or the first there is; PlanError if it has no bandwidth."""
-    have = list(dict.fromkeys(str(record[column]) for record in records))
-    if not have:
-        raise StoreError("--picture: no cell has a bandwidth to draw")
-    wanted = DTYPE_ALIASES.get(name, name) if name else have[0]
-    if wanted not in have:
-        raise unknown(column, wanted, have)
-    return wanted

@@ -62,7 +62,7 @@ class Results:
         return f"{text.to_terminal(self._view)}\n{ISOLATION}"
 
     def _repr_html_(self) -> str:
-        loader = PackageLoader("fuselab.report")
+        loader = PackageLoader("fuselab.report.html")
         parts = Environment(
             loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True
         ).get_template("parts.html")
@@ -133,7 +133,7 @@ def _line(row: Record, fastest: bool, notes: Notes) -> tuple[Value, ...]:
     )
     return (
         *(Value(row["case"]), Value(row["impl"])),
-        Value(row["status"], "status", row["reason"], None if good else notes.number(why)),
+        Value(row["status"], "status", None if good else notes.number(why)),
         *_times(row, fastest),
         *(Value(figure) for figure in figures),
     )
@@ -143,7 +143,7 @@ def _times(row: Record, fastest: bool) -> tuple[Value, ...]:
     if row["median_us"] is None:
         return (Value(UNKNOWN),) * 5
     return (
-        Value(_us(row["median_us"]), "best" if fastest else "", f"{row['samples']} samples"),
+        Value(_us(row["median_us"]), "best" if fastest else ""),
         Value(f"{_us(row['ci_low_us'])} to {_us(row['ci_high_us'])}"),
         Value(f"{row['gbps']:.4g}" if row["gbps"] else UNKNOWN),
         Value(percent(row["ceiling_share"])),

@@ -10,7 +10,7 @@ from fuselab import metrics
 from fuselab.metrics import Record
 from fuselab.model import Measurement, Status
 from fuselab.plan import CEILING
-from fuselab.report import counters, details, headline, tables
+from fuselab.report import counters, details, headline, overview, tables
 from fuselab.report.standing import Standings
 from fuselab.report.view import Environment, Section, View
 
@@ -38,6 +38,7 @@ def build(
     for row in rows:
         parts.setdefault(_place(row), []).append(row)
     named = [(_name(place), part) for place, part in parts.items()]
+    many = len(named) > overview.FEW
     cells = Counter(row["environment"] for row in records)
     uncounted = (f"{counters.NOT_MEASURED}: {line}" for line in counters.not_measured(rows))
     return View(
@@ -45,18 +46,14 @@ def build(
         notices=(*headline.notices(rows), *uncounted),
         facts=_facts(rows, environments, span),
         tiles=headline.tiles(
-            rows, [row for row in ceilings if row["op"] == CEILING], named, standings
+            rows,
+            [row for row in ceilings if row["op"] == CEILING],
+            () if many else named,
+            standings,
         ),
+        overview=overview.table(named, standings) if many else None,
         statuses=_statuses(rows),
-        sections=tuple(
-            _section(
-                _name(place),
-                part,
-                [row for row in ceilings if _place(row) == place],
-                standings,
-            )
-            for place, part in parts.items()
-        ),
+        sections=tuple(_section(_name(place), part, standings) for place, part in parts.items()),
         unmeasured=details.unmeasured(rows),
         accuracy=details.accuracy(rows),
         costs=details.costs(rows),
@@ -70,6 +67,7 @@ def build(
             )
             for env in environments
         ),
+        records=tuple(records),
     )
 
 
@@ -88,25 +86,13 @@ def _name(place: Place) -> str:
     return f"{op} {tables.DIRECTIONS.get(direction, direction)} on {device}{extra}"
 
 
-def _section(
-    title: str, rows: Sequence[Record], ceilings: Sequence[Record], standings: Standings
-) -> Section:
+def _section(title: str, rows: Sequence[Record], standings: Standings) -> Section:
     dtypes = tuple(dict.fromkeys(row["dtype"] for row in rows))
-    parts = [
-        (
-            dtype,
-            [row for row in rows if row["dtype"] == dtype],
-            [row for row in ceilings if row["dtype"] == dtype],
-        )
-        for dtype in dtypes
-    ]
-    charts = (tables.chart(dtype, part, limit) for dtype, part, limit in parts)
+    parts = [(dtype, [row for row in rows if row["dtype"] == dtype]) for dtype in dtypes]
     return Section(
         title=title,
         summary=headline.summary(rows, standings),
-        times=tuple(tables.times(dtype, part, standings) for dtype, part, _ in parts),
-        charts=tuple(chart for chart in charts if chart),
-        heat=tables.heat(rows),
+        times=tuple(tables.times(dtype, part, standings) for dtype, part in parts),
     )
 
 

@@ -254,4 +254,4 @@ def _heat_map(grid: Grid, above: str) -> str:
         axes.set_yticks(range(len(rows)), rows, fontsize=7)
         axes.set(xlabel=grid.axes.column, ylabel=grid.axes.row, title=plain(grid.title))
         figure.colorbar(image, label=f"{above} / ours")
-        return plots.to_svg(figure, transparent=False)
+        return plots.to_svg(figure)

@@ -63,12 +63,18 @@ def notices(rows: Sequence[Record]) -> tuple[str, ...]:
 
 
 class Speedups:
-    """The fastest own implementation of each problem beside eager, by compare's verdicts."""
+    """The fastest own implementation of each problem beside eager, or another, by compare's
+    verdicts.
+    """
 
-    def __init__(self, rows: Sequence[Record], standings: Standings) -> None:
-        eager = {problem(row): row["impl"] for row in rows if row["role"] == "eager"}
-        own = [row for row in tables.best_own(rows) if row["speedup_vs_eager"]]
-        found = [standings.speedup(eager[problem(row)], row) for row in own]
+    def __init__(self, rows: Sequence[Record], standings: Standings, over: str = "") -> None:
+        other = {
+            problem(row): row["impl"]
+            for row in rows
+            if row["status"] == "ok" and (row["impl"] == over if over else row["role"] == "eager")
+        }
+        own = [row for row in tables.best_own(rows) if problem(row) in other]
+        found = [standings.speedup(other[problem(row)], row) for row in own]
         decided = [one for one in found if one is not None]
         self.undecided = len(found) - len(decided)
         self.counts = Counter(verdict for verdict, _ in decided)
@@ -106,8 +112,10 @@ def _ranking(found: Sequence[Standing]) -> Iterable[str]:
         (first, most), *others = singles.most_common()
         ranking = "".join(f", {label(impl)} in {count}" for impl, count in others)
         yield f"{label(first)} is fastest in {most} of {total} problems{ranking}."
-    for tied, count in ties.most_common():
+    for tied, count in ties.most_common(MOST_NAMED):
         yield f"{' and '.join(map(label, tied))} are equally fast in {count} of {total}."
+    if rest := sum(count for _, count in ties.most_common()[MOST_NAMED:]):
+        yield f"Others are equally fast in {rest} of {total}."
     if open_[UNDECIDED]:
         names = dict.fromkeys(name for one in found if one.open == UNDECIDED for name in one.names)
         among = ", ".join(map(label, names))

@@ -1,11 +1,10 @@
-"""Bandwidth over size, as SVG: inline for the page, or a file of its own."""
+"""Bandwidth over size, as a picture."""
 
 from __future__ import annotations
 
 import io
 import math
 import os
-import re
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -31,9 +30,9 @@ _KNOWN_COLORS = {
     "cuda": "#3b7dd8",
     "cpu": "#3b7dd8",
 }
+KINDS = (".svg", ".png")
+_DPI = 200
 _OTHER_COLORS = ("#c2477f", "#6f9a2f", "#4f8fa8", "#a0674b", "#7a78d6")
-# Stands for the page's text colour until the SVG is inside the page.
-_INK = "#010203"
 # Text stays text (small files, the page's font), names are never maths, ids are reproducible.
 STYLE = {
     "svg.hashsalt": "fuselab",
@@ -54,25 +53,12 @@ def colors(impls: Sequence[str]) -> dict[str, str]:
     return {impl: _KNOWN_COLORS.get(impl) or spare[impl] for impl in impls}
 
 
-def inline_svg(chart: Chart, palette: dict[str, str], prefix: str) -> str:
-    """Return the chart as an SVG element for a page; `prefix` keeps its ids apart."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(5.4, 3.2), layout="constrained")
-        _draw(figure.subplots(), chart, palette, _INK)
-        svg = to_svg(figure, transparent=True)
-    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\sxmlns(:xlink)?="[^"]*"', "", svg)
-    svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}-", svg)
-    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', svg, count=1)
-
-
 def drawable(row: Record) -> bool:
     """Say whether a record has a place in a picture."""
     return bool(row["gbps"] and row["ideal_bytes"])
 
 
-def save_svg(
+def save(
     records: Sequence[Record],
     path: str | os.PathLike[str],
     *,
@@ -80,7 +66,8 @@ def save_svg(
     dtype: str,
     directions: Sequence[str] = ("fwd", "bwd"),
 ) -> None:
-    """Write the bandwidth of one operator and dtype, a panel a direction, as a picture.
+    """Write the bandwidth of one operator and dtype, a panel a direction, as SVG, or as PNG where
+    the name ends so.
 
     ValueError if the records hold no bandwidth for it.
     """
@@ -98,10 +85,10 @@ def save_svg(
     drawn = [chart for chart in charts if chart]
     if not drawn:
         raise ValueError(f"records: no bandwidth of op={op!r}, dtype={dtype!r} in {directions}")
-    replace(path, _picture(drawn))
+    replace(path, _picture(drawn, png=str(path).lower().endswith(".png")))
 
 
-def _picture(charts: Sequence[Chart]) -> str:
+def _picture(charts: Sequence[Chart], *, png: bool) -> str | bytes:
     names = list(dict.fromkeys(series.name for chart in charts for series in chart.series))
     palette = colors(names)
     with rc_context(STYLE):
@@ -121,7 +108,7 @@ def _picture(charts: Sequence[Chart]) -> str:
             ncols=len(handles),
             frameon=False,
         )
-        return to_svg(figure, transparent=False)
+        return _to_png(figure) if png else to_svg(figure)
 
 
 def _draw(axes: Any, chart: Chart, palette: dict[str, str], ink: str) -> None:
@@ -176,7 +163,13 @@ def _ticks(sizes: Sequence[int]) -> list[int]:
     return inside if len(inside) > 1 else sorted({low, high})
 
 
-def to_svg(figure: Figure, *, transparent: bool) -> str:
+def to_svg(figure: Figure) -> str:
     out = io.StringIO()
-    figure.savefig(out, format="svg", transparent=transparent, metadata={"Date": None})
+    figure.savefig(out, format="svg", metadata={"Date": None})
+    return out.getvalue()
+
+
+def _to_png(figure: Figure) -> bytes:
+    out = io.BytesIO()
+    figure.savefig(out, format="png", dpi=_DPI)
     return out.getvalue()

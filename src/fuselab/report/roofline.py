@@ -117,7 +117,7 @@ def save_svg(positions: Sequence[Position], path: str | os.PathLike[str]) -> Pat
     if not drawn:
         return None
     with rc_context(plots.STYLE):
-        return replace(path, plots.to_svg(figure(drawn), transparent=False))
+        return replace(path, plots.to_svg(figure(drawn)))
 
 
 def si(value: float, unit: str = "") -> str:

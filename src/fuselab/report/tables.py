@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
+from fuselab import metrics
 from fuselab.metrics import Record
 from fuselab.report.standing import NOISY, UNDECIDED, Standing, Standings, problem
 from fuselab.report.view import Chart, Column, Series, Table, Value
 
 UNKNOWN = "n/a"
 DIRECTIONS = {"fwd": "forward", "bwd": "backward"}
-_SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 # Ours are named by how they are written; alone, the name would read as the device.
 _LABELS = {"cpu": "C++ (cpu)", "cuda": "CUDA (cuda)"}
 ABOVE = (
@@ -22,6 +22,9 @@ ABOVE = (
 )
 # Of more FLOPs a byte a case is bound by its products wherever it runs, and no copy is its ceiling.
 PRODUCTS = 64
+NO_OWN = "no own implementation has a good time"
+NO_EAGER = "eager has no good time"
+NO_CEILING = "the group's ceiling has no good time"
 _RATE, _CEILING = Column("TFLOP/s", "best own"), Column("of ceiling", "ceiling / best own")
 _ROLE_ORDER = ("eager", "baseline", "native", "rival", "ours")
 
@@ -95,9 +98,8 @@ def times(title: str, rows: Sequence[Record], standings: Standings) -> Table:
     for case in cases(rows):
         found = {row["impl"]: row for row in rows if row["case"] == case}
         standing = standings.of(next(iter(found.values())))
-        nbytes = next((row["ideal_bytes"] for row in found.values() if row["ideal_bytes"]), None)
         detail = _standing(standing, found)
-        line = [Value(case, hint=f"ideal traffic {size(nbytes)}", detail=detail)]
+        line = [Value(case, detail=detail)]
         line += [_time(found.get(impl), standing, notes, differ) for impl in impls]
         if own:
             line += _verdict(best(found[impl] for impl in own if impl in found), notes, products)
@@ -115,29 +117,6 @@ def _standing(standing: Standing, found: Mapping[str, Record]) -> str:
         return "noisy" if standing.open == NOISY else ""
     us = found[standing.names[0]]["median_us"]
     return f"{' = '.join(map(label, standing.names))} {us:.4g} us"
-
-
-def heat(rows: Sequence[Record]) -> Table | None:
-    """Return speedup over eager, a row a case, a column an implementation and dtype.
-
-    Implementations without any are left out; None if none is left.
-    """
-    rivals = [row for row in rows if row["role"] != "eager"]
-    impls = implementations(row for row in rivals if row["speedup_vs_eager"])
-    if not impls:
-        return None
-    dtypes = tuple(dict.fromkeys(row["dtype"] for row in rows))
-    found = {(row["case"], row["impl"], row["dtype"]): row for row in rivals}
-    pairs = [(impl, dtype) for impl in impls for dtype in dtypes]
-    return Table(
-        "Speedup over eager",
-        (Column("case", numeric=False), *(Column(_SHORT.get(d, d)) for _, d in pairs)),
-        tuple(
-            (Value(case), *(_heat(found.get((case, *pair))) for pair in pairs))
-            for case in cases(rows)
-        ),
-        spans=tuple((impl, len(dtypes)) for impl in impls),
-    )
 
 
 def chart(dtype: str, rows: Sequence[Record], ceilings: Sequence[Record]) -> Chart | None:
@@ -193,41 +172,33 @@ def heavy(rows: Iterable[Record]) -> bool:
 
 def _time(row: Record | None, standing: Standing, notes: Notes, choices: bool) -> Value:
     if row is None:
-        return Value("not run", "status", "no such cell in the store")
+        return Value("not run", "status")
     if row["median_us"] is None:
         text = f"{row['status']}: {row['reason']}"
-        return Value(row["status"], "status", row["reason"], notes.number(text))
-    hint = f"95 % interval {row['ci_low_us']:.3f} to {row['ci_high_us']:.3f} us"
-    hint += f", {row['samples']} samples"
-    if row["gbps"]:
-        hint += f", {row['gbps']:.0f} GB/s"
-    if row["chosen"]:
-        hint += f", {row['chosen']}"
+        return Value(row["status"], "status", notes.number(text), cell=metrics.key(row))
     told = f"noisy: {row['reason']}" if row["status"] == "noisy" else ""
     if choices and row["chosen"] and not told:
         told = f"{row['impl']}: {row['chosen']}"
     note = notes.number(told) if told else None
     kind = "best" if row["impl"] in standing.fastest else ""
-    return Value(f"{row['median_us']:.3f}", kind, hint, note)
+    return Value(f"{row['median_us']:.3f}", kind, note, cell=metrics.key(row))
 
 
 def _verdict(own: Record | None, notes: Notes, products: bool) -> list[Value]:
     if own is None:
-        return [Value(UNKNOWN, "status", "no own implementation has a good time")] * 2
+        return [Value(UNKNOWN, "status", notes.number(NO_OWN))] * 2
     speedup, share = own["speedup_vs_eager"], own["ceiling_share"]
     above = notes.number(ABOVE) if share and share > 1 else None
     beside = (
-        Value(f"{speedup:.3f}", hint=f"eager / {own['impl']}")
-        if speedup
-        else Value(UNKNOWN, "status", "eager has no good time")
+        Value(f"{speedup:.3f}") if speedup else Value(UNKNOWN, "status", notes.number(NO_EAGER))
     )
     if products and own["flops"]:
-        return [beside, Value(tflops(own), hint=own["impl"])]
+        return [beside, Value(tflops(own))]
     return [
         beside,
-        Value(percent(share), hint=f"ceiling ({own['ceiling_mix']}) / {own['impl']}", note=above)
+        Value(percent(share), note=above)
         if share
-        else Value(UNKNOWN, "status", "the group's ceiling has no good time"),
+        else Value(UNKNOWN, "status", notes.number(NO_CEILING)),
     ]
 
 
@@ -242,23 +213,6 @@ def _lead(rows: Sequence[Record]) -> str:
     if len(choices := {row["chosen"] for row in rows if row["chosen"]}) == 1:
         parts.append(f"auto: {choices.pop()}")
     return " · ".join(parts)
-
-
-def _heat(row: Record | None) -> Value:
-    speedup = row["speedup_vs_eager"] if row else None
-    if row is None or speedup is None:
-        good = row is not None and row["status"] == "ok"
-        failed = f"{row['status']}: {row['reason']}" if row else "not run"
-        return Value("·", "status", "eager has no good time" if good else failed)
-    return Value(
-        _figures(speedup), "heat", f"{row['impl']}, {row['dtype']}", heat=math.log2(speedup)
-    )
-
-
-def _figures(speedup: float) -> str:
-    if speedup < 0.1:
-        return f"{speedup:.1g}"
-    return f"{speedup:.2f}" if speedup < 10 else f"{speedup:.1f}"
 
 
 def _points(rows: Iterable[Record]) -> tuple[tuple[int, float], ...]:

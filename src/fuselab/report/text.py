@@ -20,6 +20,8 @@ def to_markdown(view: View) -> str:
     parts += [f"**{escape(notice)}**" for notice in view.notices]
     parts.append("\n".join(f"- {escape(name)}: {escape(text)}" for name, text in view.facts))
     parts.append("Cells: " + ", ".join(f"{count} {name}" for name, count in view.statuses) + ".")
+    if view.overview:
+        parts.append(_markdown_table(view.overview))
     for section in view.sections:
         parts.append(f"## {escape(section.title)}")
         parts.append(escape(" ".join(section.summary)))

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fuselab.metrics import Record
+
 
 @dataclass(frozen=True)
 class Value:
-    """One table cell: its text, its kind ("", "best", "status", "heat"), a tooltip, a footnote.
+    """One table cell: its text, its kind ("", "best", "status"), a footnote.
 
-    heat    log2 of a speedup, for the heat map
     detail  a second, quieter line, which only a page shows
+    cell    the key of the cell whose time it is, which a page leads to
     """
 
     text: str
     kind: str = ""
-    hint: str = ""
     note: int | None = None
-    heat: float | None = None
     detail: str = ""
+    cell: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,11 @@ class Chart:
 
 @dataclass(frozen=True)
 class Section:
-    """One operator and direction on one device: a table and a chart a dtype, one heat map."""
+    """One operator and direction on one device: a table of times a dtype."""
 
     title: str
     summary: tuple[str, ...]
     times: tuple[Table, ...]
-    charts: tuple[Chart, ...]
-    heat: Table | None
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,11 @@ class Environment:
 
 @dataclass(frozen=True)
 class View:
-    """The whole report; `notices` are what a reader must know before any figure."""
+    """The whole report; `notices` are what a reader must know before any figure.
+
+    overview: of many sections, a line each; None where their sentences are read as soon.
+    records: of all cells, ceilings among them, in the order that they were given in.
+    """
 
     title: str
     notices: tuple[str, ...]
@@ -119,3 +122,5 @@ class View:
     proofs: Table
     counters: Table
     environments: tuple[Environment, ...]
+    overview: Table | None = None
+    records: tuple[Record, ...] = ()

@@ -1,0 +1,122 @@
+"""What the page's script draws: the cells of all runs as columns, texts told once."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from fuselab import metrics, stats
+from fuselab.counters import UNITS
+from fuselab.metrics import Record
+from fuselab.model import Measurement
+from fuselab.report import tables
+from fuselab.report.axes import place
+from fuselab.report.plots import colors
+from fuselab.report.shown import Shown
+
+_TEXTS = (
+    *("op", "impl", "role", "direction", "case", "dtype", "layout", "device", "status", "reason"),
+    *("precision", "timer", "kernels", "chosen", "version", "environment", "not_counted"),
+)
+_NUMBERS = (
+    *("median_us", "ci_low_us", "ci_high_us", "samples", "hot_us", "host_us", "sm_mhz"),
+    *("max_abs_error", "rms_error", "max_ulp", "max_eps", "eager_ratio", "peak_bytes"),
+    *("buffer_bytes", "ideal_bytes", "flops", "gbps", "ceiling_gbps", "ceiling_share"),
+    *("speedup_vs_eager", "launches", "copies", "graphs", "breaks", "recompiles"),
+    *UNITS,
+)
+# Of one cell alone, and in a column already.
+_NOT_SHARED = ("sm_mhz", "temperature_c", "kernels", "launches", "chosen", "version")
+# Of the samples, how many a page of many cells keeps, and of one cell at most and at least.
+_SAMPLES, _MOST, _LEAST = 200_000, 100, 16
+
+
+def payload(runs: Sequence[Shown]) -> dict[str, Any]:
+    """Return the runs as what JSON can hold; the same runs give the same.
+
+    keys     the name of each cell, which its address in the page ends with
+    texts    by column: (the distinct texts, and for each cell which)
+    numbers  by column: for each cell a number, null for unknown
+    samples  for each cell the order statistics that are kept, in thousandths of its median from it,
+             each as the step from the one before
+    places   by operator and case: where it stands in a grid of sizes
+    """
+    cells = [(run, m) for run, shown in enumerate(runs) for m in shown.measured]
+    rows = [row for shown in runs for row in shown.view.records]
+    proofs = [json.dumps(_proof(m), sort_keys=True) for _, m in cells]
+    kept = max(_LEAST, min(_MOST, _SAMPLES // max(1, len(cells))))
+    texts = {name: _shared(str(row[name] or "") for row in rows) for name in _TEXTS}
+    return {
+        "runs": [{"name": shown.name, "title": shown.view.title} for shown in runs],
+        "keys": keys(runs),
+        "run": [run for run, _ in cells],
+        "texts": {
+            **texts,
+            "proof": _shared(proofs),
+            "code": _shared(m.code for _, m in cells),
+        },
+        "numbers": {name: [_number(row[name]) for row in rows] for name in _NUMBERS},
+        "samples": [_steps(m.samples_us, kept) for _, m in cells],
+        "places": _places(rows),
+        "colors": colors(list(tables.implementations(rows))),
+        "labels": {impl: tables.label(impl) for impl in tables.implementations(rows)},
+        "environments": [{one.id: one.facts for one in shown.view.environments} for shown in runs],
+    }
+
+
+def keys(runs: Sequence[Shown]) -> list[str]:
+    """Return the names of all cells, behind their run's name where there are several."""
+    several = len(runs) > 1
+    return [
+        f"{shown.name}:{m.cell.key}" if several else m.cell.key
+        for shown in runs
+        for m in shown.measured
+    ]
+
+
+def _proof(measurement: Measurement) -> Mapping[str, Any]:
+    """Return what of the proof cells may have in common."""
+    return {
+        name: metrics.finite(value)
+        for name, value in measurement.proof.items()
+        if name not in _NOT_SHARED
+    }
+
+
+def _shared(texts: Iterable[str]) -> tuple[list[str], list[int]]:
+    known: dict[str, int] = {}
+    which = [known.setdefault(text, len(known)) for text in texts]
+    return list(known), which
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return str(value)
+        return int(value) if value.is_integer() and abs(value) < 1e9 else float(f"{value:.5g}")
+    return value
+
+
+def _steps(samples: Sequence[float], most: int) -> list[int]:
+    """Return at most so many order statistics, evenly apart, the least and the most among them."""
+    if not samples:
+        return []
+    inside, middle = sorted(samples), stats.median(samples)
+    last = len(inside) - 1
+    count = min(most, len(inside))
+    chosen = [inside[round(last * i / max(1, count - 1))] for i in range(count)]
+    parts = [round(1000 * (us / middle - 1)) if middle else 0 for us in chosen]
+    return [parts[0], *(b - a for a, b in pairwise(parts))]
+
+
+def _places(rows: Sequence[Record]) -> dict[str, dict[str, tuple[str, str, str, str, str]]]:
+    """Return (what is alike, the row's and the column's axis, the row, the column) of each case."""
+    found: dict[str, dict[str, tuple[str, str, str, str, str]]] = {}
+    for op, case in dict.fromkeys((row["op"], row["case"]) for row in rows):
+        if at := place(op, case):
+            names = (at.alike, at.axes.row, at.axes.column, at.row, str(at.column))
+            found.setdefault(op, {})[case] = names
+    return found

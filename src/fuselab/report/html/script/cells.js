@@ -1,0 +1,103 @@
+// All cells with the nine metrics and more: sorted by a column, filtered by words.
+
+const PAGE = 100;
+// [title, unit, value, text]
+const COLUMNS = [
+  ["operator", "", (c) => c.op],
+  ["implementation", "", (c) => c.impl, named],
+  ["direction", "", (c) => DIRECTIONS[c.direction] || c.direction],
+  ["case", "", (c) => c.case],
+  ["dtype", "", (c) => c.dtype, (d) => SHORT_TYPES[d] || d],
+  ["status", "", (c) => c.status],
+  ["time", "us", (c) => c.median_us, (v) => short(v)],
+  ["speedup", "eager / this", (c) => c.speedup_vs_eager, (v) => short(v, 3)],
+  ["of ceiling", "", (c) => c.ceiling_share, percent],
+  ["read", "measured", (c) => c.dram_read_bytes, bytes],
+  ["written", "measured", (c) => c.dram_write_bytes, bytes],
+  ["traffic", "ideal", (c) => c.ideal_bytes, bytes],
+  ["buffers", "", (c) => c.buffer_bytes, bytes],
+  ["peak memory", "", (c) => c.peak_bytes, bytes],
+  ["compile", "cold, s", (c) => c.compile_cold_s, (v) => short(v, 3)],
+  ["kernels", "launches", (c) => c.launches, (v) => short(v)],
+  ["FLOPs", "model", (c) => c.flops, (v) => scaled(v, "")],
+  ["instructions", "", (c) => c.instructions, (v) => scaled(v, "")],
+  ["max error", "absolute", (c) => c.max_abs_error, (v) => short(v, 3)],
+  ["max ULP", "", (c) => c.max_ulp, (v) => short(v, 3)],
+  ["host", "us", (c) => c.host_us, (v) => short(v, 3)],
+];
+
+function unknown(value) {
+  return value === null || value === undefined || value === "";
+}
+
+function ordered(cells, { column, down }) {
+  const value = COLUMNS[column][2];
+  const sign = down ? -1 : 1;
+  return [...cells].sort((a, b) => {
+    const [x, y] = [value(a), value(b)];
+    if (unknown(x) || unknown(y)) return unknown(x) - unknown(y);
+    if (typeof x === "number" && typeof y === "number") return sign * (x - y);
+    return sign * String(x).localeCompare(String(y), undefined, { numeric: true });
+  });
+}
+
+function startCells(section) {
+  const several = page.runs.length > 1;
+  const shown = COLUMNS.map((column, i) => i).filter((i) => i < 7
+    || page.measured.some((cell) => !unknown(COLUMNS[i][2](cell))));
+  const state = { column: null, down: false, words: [], status: "", shown: PAGE };
+  const head = el("tr", {}, ...(several ? [el("th", { scope: "col" }, "run")] : []),
+    ...shown.map((i) => {
+      const [title, unit] = COLUMNS[i];
+      const button = el("button", { type: "button", onclick: () => {
+        state.down = state.column === i ? !state.down : i > 5;
+        state.column = i;
+        draw();
+      } }, title, unit ? el("small", {}, unit) : null);
+      return el("th", { scope: "col", class: i > 5 ? "n" : null, "data-i": i }, button);
+    }));
+  const body = el("tbody");
+  const count = section.querySelector(".count");
+  const more = section.querySelector(".more");
+  const draw = () => {
+    const found = page.measured.filter((cell) => (!state.status || cell.status === state.status)
+      && state.words.every((word) => cell.search.includes(word)));
+    const sorted = state.column === null ? found : ordered(found, state);
+    body.replaceChildren(...sorted.slice(0, state.shown).map((cell) => el("tr", {},
+      ...(several ? [el("td", {}, page.runs[cell.run].name)] : []),
+      ...shown.map((i) => {
+        const [, , value, text] = COLUMNS[i];
+        const known = value(cell);
+        const label = unknown(known) ? "n/a" : text ? text(known) : known;
+        if (i !== 3) return el("td", { class: i > 5 ? "n" : null }, label);
+        return el("td", {}, el("a", { href: address(cell) }, label));
+      }))));
+    for (const th of head.querySelectorAll("[data-i]")) {
+      const on = Number(th.dataset.i) === state.column;
+      th.setAttribute("aria-sort", on ? (state.down ? "descending" : "ascending") : "none");
+    }
+    const many = Math.min(state.shown, sorted.length);
+    count.textContent = `${many} of ${sorted.length} cells shown, ${page.measured.length} in all`;
+    more.hidden = many === sorted.length;
+  };
+  more.addEventListener("click", () => {
+    state.shown *= 4;
+    draw();
+  });
+  const words = el("input", { type: "search", id: "words", placeholder: "softmax bf16 compile",
+    oninput: () => {
+      state.words = words.value.toLowerCase().split(/\s+/).filter(Boolean);
+      state.shown = PAGE;
+      draw();
+    } });
+  section.querySelector(".controls").replaceChildren(
+    el("label", { class: "control", for: "words" }, el("span", {}, "words"), words),
+    choice("status", [["", "any"], ...distinct(page.measured, "status")], (value) => {
+      state.status = value;
+      draw();
+    }, ""));
+  section.querySelector(".table").replaceChildren(el("table", {},
+    el("caption", { class: "unseen" }, "All cells"), el("thead", {}, head), body));
+  section.hidden = false;
+  draw();
+}

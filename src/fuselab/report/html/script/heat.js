@@ -1,0 +1,171 @@
+// Heat maps: numbers in the cells, a glyph where there is none.
+
+const GLYPHS = { out_of_memory: "OOM", unsupported: "–", noisy: "~", timeout: "T/O" };
+const OWN = "fastest own";
+
+// What a map can show of one problem's cells: {text, log or depth, cell}, or
+// {glyph, why, cell}.
+const SHOWS = {
+  speedup: {
+    label: (s) => `time of ${named(s.over)} / time of ${named(s.impl)}`,
+    colours: (s) => `Blue, above 1: faster than ${named(s.over)}; orange: slower. `,
+    find(found, s) {
+      const [over, own] = [find(found, s.over), find(found, s.impl)];
+      if (!own?.good || !over?.good) return none(own?.good ? over : own, own, over);
+      const ratio = over.median_us / own.median_us;
+      return { text: ratioText(ratio), log: Math.log2(ratio), cell: own };
+    },
+  },
+  share: {
+    label: (s) => `time of the ceiling / time of ${named(s.impl)}`,
+    colours: () => "The deeper the blue, the nearer to the ceiling. ",
+    find(found, s) {
+      const own = find(found, s.impl);
+      if (!own?.good || !own.ceiling_share) return none(own, own, null);
+      return { text: percent(own.ceiling_share), depth: own.ceiling_share, cell: own };
+    },
+  },
+  time: {
+    label: (s) => `time of ${named(s.impl)}, us`,
+    colours: () => "",
+    find(found, s) {
+      const own = find(found, s.impl);
+      return own?.median_us ? { text: short(own.median_us, 3), cell: own } : none(own, own, null);
+    },
+  },
+  versus: {
+    label: (s) => `time in ${page.runs[0].name} / time in ${s.other} of ${named(s.impl)}`,
+    colours: (s) => `Blue, above 1: faster in ${s.other} than in ${page.runs[0].name}; `
+      + "orange: slower. ",
+    find(found, s) {
+      const runs = grouped(found, (cell) => page.runs[cell.run].name);
+      const [a, b] = [page.runs[0].name, s.other].map((name) => find(runs.get(name) || [], s.impl));
+      if (!a?.good || !b?.good) return none(a?.good ? b : a, b, a);
+      const ratio = a.median_us / b.median_us;
+      return { text: ratioText(ratio), log: Math.log2(ratio), cell: b };
+    },
+  },
+};
+
+function find(found, impl) {
+  if (impl !== OWN) return found.find((cell) => cell.impl === impl) || null;
+  return fastestOwn(found) || found.find((cell) => cell.role === "ours") || null;
+}
+
+function none(culprit, own, other) {
+  const cell = own || other;
+  if (!culprit) return { glyph: "·", why: "not run", cell };
+  return { glyph: GLYPHS[culprit.status] || "×", why: `${culprit.impl}: ${culprit.status}`, cell };
+}
+
+// log2 of the ratio that has the full colour: all but the outermost twentieth lie within.
+function fullColour(found) {
+  const logs = found.map((one) => Math.abs(one.log ?? 0)).sort((a, b) => a - b);
+  return Math.max(1, Math.ceil(logs[Math.floor(0.95 * (logs.length - 1))] || 0));
+}
+
+function shadeOf(found, full) {
+  if (!found.text || (found.log === undefined && found.depth === undefined)) return "";
+  const part = found.depth === undefined ? found.log / full : found.depth;
+  const share = Math.round(50 * Math.min(1, Math.abs(part)));
+  return `color-mix(in oklab, var(${part < 0 ? "--slower" : "--faster"}) ${share}%, var(--card))`;
+}
+
+function heatCell(found, full) {
+  const text = found.text ?? found.glyph;
+  const style = { background: shadeOf(found, full) };
+  const attributes = { class: found.text ? "n" : "n glyph", style };
+  if (found.cell) attributes["data-c"] = found.cell.i;
+  if (found.cell) attributes.tabindex = -1;
+  const why = found.why ? el("span", { class: "unseen" }, ` ${found.why}`) : null;
+  return el("td", attributes, text, why);
+}
+
+// map: {title, corner, columns, rows, found: a row of findings for each row}
+function heatTable(map, full) {
+  const head = el("tr", {}, el("th", { scope: "col" }, map.corner),
+    ...map.columns.map((name) => el("th", { scope: "col", class: "n" }, name)));
+  const body = map.rows.map((row, i) => el("tr", {}, el("th", { scope: "row" }, row),
+    ...map.found[i].map((one) => heatCell(one, full))));
+  const table = el("table", { class: "heat", "aria-label": map.title },
+    el("thead", {}, head), el("tbody", {}, ...body));
+  stopAt(table);
+  return el("div", { class: "card" }, el("p", { class: "caption" }, map.title),
+    el("div", { class: "scroll" }, table));
+}
+
+function mapOf(title, corner, columns, rows, find) {
+  const found = rows.map((row) => columns.map((column) => find(row, column)));
+  return { title, corner, columns, rows, found };
+}
+
+// Maps of the chosen family and dtype: of each grid of sizes, or else cases by implementations.
+function mapsOf(s) {
+  const show = SHOWS[s.show];
+  const cells = page.measured.filter((cell) => cell.family === s.family && cell.dtype === s.dtype
+    && (s.show === "versus" || cell.run === s.run));
+  const title = `${s.family}, ${SHORT_TYPES[s.dtype] || s.dtype}`;
+  const found = grids(cells).map((grid) => mapOf(
+    [title, grid.title, show.label(s)].filter(Boolean).join(" · "),
+    `${grid.rowName} \\ ${grid.columnName}`, grid.columns, grid.rows,
+    (row, column) => show.find(grid.at.get(`${row}\n${column}`) || [], s)));
+  if (found.length) return found;
+  const byCase = grouped(cells, (cell) => cell.case);
+  const impls = distinct(cells, "impl").filter((impl) => s.show !== "speedup" || impl !== s.over);
+  const map = mapOf(`${title} · ${show.label({ ...s, impl: "each" })}`, "case", impls,
+    [...byCase.keys()], (row, impl) => show.find(byCase.get(row), { ...s, impl }));
+  return [{ ...map, columns: impls.map(named) }];
+}
+
+function drawHeat(into, says, s) {
+  const maps = mapsOf(s);
+  const full = fullColour(maps.flatMap((map) => map.found.flat()));
+  const ratios = ["speedup", "versus"].includes(s.show);
+  says.textContent = SHOWS[s.show].colours(s)
+    + (ratios ? `Full colour at ${2 ** full} times.` : "");
+  into.replaceChildren(...maps.map((map) => heatTable(map, full)));
+}
+
+function startHeat(section, s) {
+  const [controls, into, says] = ["controls", "maps", "says"]
+    .map((name) => section.querySelector(`.${name}`));
+  const draw = () => {
+    const cells = page.measured.filter((cell) => cell.family === s.family);
+    s.dtype = pick(s.dtype, distinct(cells, "dtype"));
+    const impls = distinct(cells, "impl");
+    const own = cells.some((cell) => cell.role === "ours");
+    s.impl = pick(s.impl, own ? [OWN, ...impls] : impls);
+    s.over = pick(s.over, [...["compile", "eager"].filter((i) => impls.includes(i)), ...impls]);
+    const isGrid = grids(cells.filter((cell) => cell.dtype === s.dtype)).length > 0;
+    const change = (name) => (value) => {
+      s[name] = name === "run" ? Number(value) : value;
+      draw();
+      controls.querySelector(`[data-name="${name}"] select`)?.focus();
+    };
+    const offer = (name, label, options) => {
+      const made = choice(label, options, change(name), String(s[name]));
+      made.dataset.name = name;
+      return made;
+    };
+    const shows = [["speedup", "speedup"], ["share", "share of the ceiling"], ["time", "time"]];
+    if (page.runs.length > 1) shows.unshift(["versus", `against ${page.runs[0].name}`]);
+    controls.replaceChildren(
+      offer("family", "problem", distinct(page.measured, "family")),
+      offer("dtype", "dtype", distinct(cells, "dtype").map((d) => [d, SHORT_TYPES[d] || d])),
+      offer("show", "show", shows),
+      ...(s.show === "versus"
+        ? [offer("other", "run", page.runs.slice(1).map((run) => run.name))]
+        : [offer("run", "run", page.runs.map((run, i) => [String(i), run.name]))]),
+      ...(isGrid ? [offer("impl", "of", [...(own ? [OWN] : []), ...impls]
+        .map((impl) => [impl, named(impl)]))] : []),
+      ...(s.show === "speedup" ? [offer("over", "over", impls.map((i) => [i, named(i)]))] : []),
+    );
+    drawHeat(into, says, s);
+  };
+  section.hidden = false;
+  draw();
+}
+
+function pick(value, options) {
+  return options.includes(value) ? value : options[0];
+}

@@ -1,0 +1,27 @@
+// Start the sections, once the cells are there.
+
+async function main() {
+  await load();
+  for (const cell of page.cells) {
+    cell.family = family(cell);
+    cell.search = [cell.op, cell.impl, cell.direction, cell.case, cell.dtype,
+      SHORT_TYPES[cell.dtype], cell.layout, cell.device, cell.status, cell.kernels, cell.chosen,
+      page.runs[cell.run].name].join(" ").toLowerCase();
+  }
+  const first = page.measured[0];
+  document.querySelectorAll("table.times").forEach(stopAt);
+  startWalking();
+  if (first) {
+    const several = page.runs.length > 1;
+    startHeat(document.getElementById("map"), { family: first.family, run: 0,
+      show: several ? "versus" : "speedup", other: several ? page.runs[1].name : null });
+    startLines(document.getElementById("sizes"), { family: first.family, run: 0 });
+    startRoofline(document.getElementById("roofline"));
+    startCells(document.getElementById("cells"));
+  }
+  startDrawer(document.getElementById("drawer"));
+  document.documentElement.classList.add("drawn");
+  performance.mark("drawn");
+}
+
+main();
