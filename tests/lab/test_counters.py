@@ -24,6 +24,7 @@ from fuselab.counters.ncu import NCU
 from fuselab.model import Count, Group, Measurement, Status
 from fuselab.report.build import build
 from fuselab.report.html import to_html
+from fuselab.report.shown import Shown
 from fuselab.report.text import to_markdown, to_terminal
 from fuselab.store import Store
 from fuselab.worker import child
@@ -92,6 +93,18 @@ def test_a_recorded_log_gives_each_call_its_kernels_and_their_sums() -> None:
     }
     assert counts["reduction_hit_rate"].unavailable == "no such access, so no rate"
     assert ncu.totals(executed[2])["instructions"].value == 784_384 + 74_592
+
+
+def test_a_metric_that_ncu_lacks_keeps_no_other_count_away() -> None:
+    asked = [set(ncu.metrics_of(one.names)) for one in NCU]
+    assert not any(a & b for i, a in enumerate(asked) for b in asked[:i])
+    assert {name for one in NCU for name in one.names} == set(ncu.NAMES)
+    (l1,) = [one for one in NCU if "l1_load_sectors" in one.names]
+    assert all(name.startswith("l1_") for name in l1.names)
+    hit, sectors = next(iter(ncu.RATES["l1_reduction_hit_rate"].items()))
+    found = ncu.totals([("k", {hit: 1.0, sectors: 4.0})])
+    assert found["l1_reduction_hit_rate"].value == 0.25
+    assert "does not have the metric" in found["l1_reduction_sectors"].unavailable  # no atomics
 
 
 def test_the_rate_of_a_kernel_is_over_its_launches() -> None:
@@ -387,7 +400,7 @@ def test_records_and_report_name_what_is_missing_once() -> None:
     line = "not measured: energy_j (NVML meters GPUs only), 2 cells"
     assert to_terminal(view).startswith(line)
     assert to_markdown(view).count("NVML meters GPUs only") == 1
-    for text in (to_terminal(view), to_markdown(view), to_html(view)):
+    for text in (to_terminal(view), to_markdown(view), to_html([Shown("A", "out/run", found)])):
         assert "All metrics" in text
     assert len(view.counters.rows) == 2
     assert build([measurement()], []).counters.rows == ()

@@ -26,6 +26,8 @@ COLUMNS = [
     *("compile_cold_s", "compile_warm_s", "instructions", "dram_read_bytes", "dram_write_bytes"),
     *("load_sectors", "store_sectors", "reduction_sectors"),
     *("load_hit_rate", "store_hit_rate", "reduction_hit_rate"),
+    *("l1_load_sectors", "l1_store_sectors", "l1_reduction_sectors"),
+    *("l1_load_hit_rate", "l1_store_hit_rate", "l1_reduction_hit_rate"),
     *("measured_flops", "profiled_us", "energy_j", "not_counted"),
 ]
 

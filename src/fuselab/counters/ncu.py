@@ -30,6 +30,10 @@ NO_PERMISSION = (
 _SECTORS = "lts__t_sectors_srcunit_tex_op_{}.sum"
 _HITS = "lts__t_sectors_srcunit_tex_op_{}_lookup_hit.sum"
 _ACCESSES = {"load": ("read",), "store": ("write",), "reduction": ("red", "atom")}
+# What threads ask of L1, the study's counters; bulk copies (TMA) and cp.async are not among them.
+_L1_SECTORS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}.sum"
+_L1_HITS = "l1tex__t_sectors_pipe_lsu_mem_global_op_{}_lookup_hit.sum"
+_L1_ACCESSES = {"load": ("ld",), "store": ("st",), "reduction": ("red", "atom")}
 _SASS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
 # count: metrics that it is the sum of, each with its weight.
 SUMS: Mapping[str, Mapping[str, int]] = {
@@ -37,6 +41,10 @@ SUMS: Mapping[str, Mapping[str, int]] = {
     "dram_read_bytes": {"dram__bytes_read.sum": 1},
     "dram_write_bytes": {"dram__bytes_write.sum": 1},
     **{f"{n}_sectors": {_SECTORS.format(op): 1 for op in ops} for n, ops in _ACCESSES.items()},
+    **{
+        f"l1_{n}_sectors": {_L1_SECTORS.format(op): 1 for op in ops}
+        for n, ops in _L1_ACCESSES.items()
+    },
     "measured_flops": {
         _SASS.format(kind + op): 2 if op == "fma" else 1
         for kind in "fdh"
@@ -48,6 +56,9 @@ SUMS: Mapping[str, Mapping[str, int]] = {
 RATES: Mapping[str, Mapping[str, str]] = {
     f"{n}_hit_rate": {_HITS.format(op): _SECTORS.format(op) for op in ops}
     for n, ops in _ACCESSES.items()
+} | {
+    f"l1_{n}_hit_rate": {_L1_HITS.format(op): _L1_SECTORS.format(op) for op in ops}
+    for n, ops in _L1_ACCESSES.items()
 }
 NAMES = (*SUMS, *RATES)
 # What a kernel executes is the same whatever the caches hold.
@@ -102,7 +113,13 @@ class Ncu:
         return {name: found[name] for name in self.names}
 
 
-NCU = (Ncu("kernel", EXECUTED), Ncu("application", [n for n in NAMES if n not in EXECUTED]))
+_L1 = tuple(name for name in NAMES if name.startswith("l1_"))
+# L1's apart: an ncu that lacks one metric counts none of those it was asked for with it.
+NCU = (
+    Ncu("kernel", EXECUTED),
+    Ncu("application", [name for name in NAMES if name not in (*EXECUTED, *_L1)]),
+    Ncu("application", _L1),
+)
 
 
 def metrics_of(names: Sequence[str]) -> tuple[str, ...]:

@@ -286,6 +286,10 @@ _COUNTS: tuple[tuple[str, Column, Callable[[float], str]], ...] = (
     ("load_hit_rate", Column("load hits"), percent),
     ("store_hit_rate", Column("store hits"), percent),
     ("reduction_hit_rate", Column("reduction hits"), percent),
+    ("l1_load_sectors", Column("L1 loads", "sectors"), si),
+    ("l1_store_sectors", Column("L1 stores", "sectors"), si),
+    ("l1_reduction_sectors", Column("L1 reductions", "sectors"), si),
+    ("l1_load_hit_rate", Column("L1 load hits"), percent),
     ("instructions", Column("instructions"), si),
     ("measured_flops", Column("FLOPs"), si),
 )
