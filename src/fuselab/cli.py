@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -12,7 +12,7 @@ from click.shell_completion import get_completion_class
 
 from fuselab import completion, inside, stored, streams
 from fuselab.errors import LabError
-from fuselab.options import as_json, device, gpus, shard, timeout, words
+from fuselab.options import as_json, device, gpus, job_options, jobs, shard, timeout, words
 from fuselab.plan import Filters
 from fuselab.precision import LEVELS
 from fuselab.selection import directions, filters, target, targets
@@ -145,6 +145,8 @@ def check(
 )
 @shard
 @gpus
+@jobs
+@job_options
 @device
 @timeout
 @as_json
@@ -162,10 +164,11 @@ def run(
     timer: str | None,
     isolate: bool,
     gpus: str | None,
+    jobs: int | None,
+    job_options: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
-    from fuselab.commands import gpus as each
     from fuselab.commands import run as verb
     from fuselab.model import ISOLATED
     from fuselab.wild import CELLS, SUITE
@@ -175,11 +178,8 @@ def run(
     if suite != SUITE and (seed, cells) != (None, None):
         got = f"--suite {suite}" if suite else "no suite"
         raise click.UsageError(f"--seed and --cells are of --suite {SUITE}, got {got}")
-    if gpus is not None:
-        if options["shard"] or options["device"] or options["as_json"]:
-            raise click.UsageError("--gpus: expected no --shard, --device or --json beside it")
-        again = words(click.get_current_context(), "gpus", "shard", "device", "out", "as_json")
-        return each.run(again, options["out"], gpus)
+    if gpus is not None or jobs is not None or job_options:
+        return _in_parts(gpus, jobs, job_options, options)
     filters = Filters(
         *(suite, impls, dtypes, cases, directions),
         precision=precision or "",
@@ -188,6 +188,25 @@ def run(
         cells=cells or CELLS,
     )
     return verb.run(targets, filters, slow=scope == "all", **options)
+
+
+def _in_parts(
+    gpus: str | None, jobs: int | None, job_options: tuple[str, ...], options: Mapping[str, Any]
+) -> int:
+    """Run this command in parts, on GPUs of this machine or in jobs of a cluster."""
+    from fuselab.commands import gpus as each
+    from fuselab.commands import jobs as array
+
+    spread = "--gpus" if gpus is not None else "--jobs"
+    if options["shard"] or options["as_json"] or (gpus is not None and options["device"]):
+        raise click.UsageError(f"{spread}: expected no --shard, --json or --gpus' --device with it")
+    if (gpus is None) == (jobs is None) or (job_options and jobs is None):
+        raise click.UsageError("--gpus, --jobs: expected one of them, --job-option with --jobs")
+    kept = ("gpus", "jobs", "job_options", "shard", "out", "as_json")
+    again = words(click.get_current_context(), *kept)
+    if gpus is not None:
+        return each.run(again, options["out"], gpus)
+    return array.run(again, options["out"], jobs or 1, job_options)
 
 
 @cli.command()

@@ -87,6 +87,19 @@ gpus = click.option(
     metavar="all|N,...",
     help="A part on each of these GPUs at once, in DIR/gpu-N; then all of them in DIR.",
 )
+jobs = click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="A part in each of N jobs of Slurm, by submitit, in DIR/job-I; then all of them in DIR.",
+)
+job_options = click.option(
+    "--job-option",
+    "job_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Of these jobs: slurm_partition=gpu, gpus_per_node=1, timeout_min=90, cluster=local.",
+)
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 device = click.option("--device", metavar="cpu|cuda|cuda:N", help="Default: cuda if there is one.")
 timeout = click.option(

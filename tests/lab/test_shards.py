@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from submitit.core.utils import UncompletedJobError
 
 from fuselab.cli import cli, command
-from fuselab.commands import gpus
+from fuselab.commands import gpus, jobs
 from fuselab.lock import host_lock
 from fuselab.model import Group, Measurement, Status
 from fuselab.options import words
@@ -176,6 +178,59 @@ def test_a_run_on_each_gpu_is_one_run(
         }
     assert sorted(cases) == ["large", "small"]
     assert command([*arguments, "--gpus", "all", "--shard", "1/2"]) == 2
+
+
+def times(run: Path) -> dict[str, tuple[float, ...]]:
+    """Return eager's samples of each case."""
+    with Store.open_readonly(run) as store:
+        return {m.cell.case: m.samples_us for m in store.measurements() if m.cell.impl == "eager"}
+
+
+def test_a_run_in_jobs_is_one_run(
+    toy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Two jobs of submitit on this machine; a part that was lost is measured again, alone."""
+    out = tmp_path / "run"
+    given = ("--impl", "eager", "--dtype", "fp32", "--direction", "fwd", "--precision", "quick")
+    arguments = ["run", toy, "--case", "small", "--case", "large", *given, "--device", "cpu"]
+    jobs = ["--jobs", "2", "--job-option", "cluster=local", "--out", str(out)]
+    assert command([*arguments, *jobs]) == 0
+    first = times(out)
+    assert sorted(first) == ["large", "small"]
+    kept = times(out / "job-2")
+    shutil.rmtree(out / "job-1")
+    assert command([*arguments, *jobs]) == 0
+    assert {case for case, us in times(out).items() if us == first[case]} == set(kept)
+    assert "job-1: job " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--jobs", "2", "--job-option", "partition"], "expected NAME=VALUE"),
+        (["--jobs", "2", "--job-option", "cluster=abacus"], "abacus"),
+        (["--jobs", "2", "--job-option", "cluster=local", "--job-option", "colour=1"], "colour"),
+        (["--jobs", "2", "--gpus", "0"], "expected one of them"),
+        (["--jobs", "2", "--shard", "1/2"], "--jobs: expected no"),
+        (["--job-option", "cluster=local"], "expected one of them"),
+    ],
+)
+def test_what_makes_no_jobs_is_refused(
+    options: list[str], words: str, toy: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["run", toy, "--out", str(tmp_path / "run"), *options]) == 2
+    assert words in capfd.readouterr().err
+
+
+def test_a_job_that_was_killed_is_a_failure_with_a_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Killed:
+        def result(self) -> int:
+            raise UncompletedJobError("Job 7 (task: 0) was preempted\nmore")
+
+    assert jobs._code(Killed(), "out/job-1") == 1
+    assert capsys.readouterr().err == "out/job-1: Job 7 (task: 0) was preempted\n"
 
 
 @pytest.mark.parametrize("text", ["", "2", "0,0", "x", "-1", "0,"])

@@ -13,7 +13,7 @@ from threading import Thread
 import torch
 
 from fuselab import child
-from fuselab.commands import exits, merge
+from fuselab.commands import merge
 from fuselab.plan import PlanError
 
 ALL = "all"
@@ -46,11 +46,7 @@ def run(words: Sequence[str], out: str, gpus: str) -> int:
     finally:
         for thread in says:
             thread.join()
-    begun = [part for part in parts if Path(part).is_dir()]
-    if not begun:
-        return max(codes)
-    merged = merge.run(out, begun, over=True)
-    return merged if set(codes) <= {exits.OK} else max(codes)
+    return merge.parts(out, parts, codes)
 
 
 def numbers(text: str, count: int) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from fuselab.commands import exits
@@ -36,6 +37,15 @@ def run(out: str, folders: Sequence[str], *, over: bool = False) -> int:
         whole.take(sorted(rows, key=lambda row: _place(row, ops)), environments)
     print(f"{len(rows)} cells of {len(folders)} runs in {out}")
     return exits.OK if rows else exits.NO_DATA
+
+
+def parts(out: str, folders: Sequence[str], codes: Sequence[int]) -> int:
+    """Merge the parts of one run that were begun, and return the gravest of their exit codes."""
+    begun = [folder for folder in folders if Path(folder).is_dir()]
+    if not begun:
+        return max(codes)
+    merged = run(out, begun, over=True)
+    return merged if set(codes) <= {exits.OK} else max(codes)
 
 
 def _measured(row: Row) -> tuple[Any, ...]:
