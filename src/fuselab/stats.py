@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 Samples = Sequence[float] | NDArray[np.float64]
+Places = tuple[NDArray[np.intp], NDArray[np.intp]]
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,16 @@ class Summary:
 
 def median(samples: Samples) -> float:
     """Return the middle value; ValueError without samples or with one that is not finite."""
-    return float(np.median(_sorted(samples)))
+    return _middle(_sorted(samples))
 
 
 def interval(
     samples: Samples, level: float = 0.95, resamples: int = 5000, seed: int = 0
 ) -> tuple[float, float]:
     """Return the percentile-bootstrap confidence interval of the median."""
-    medians = _medians(_sorted(samples), resamples, np.random.default_rng(seed))
-    return _quantiles(medians, level)
+    ordered = _sorted(samples)
+    ((lower, upper),) = _resampled((len(ordered),), resamples, seed)
+    return _quantiles((ordered[lower] + ordered[upper]) / 2, level)
 
 
 def ratio_interval(
@@ -58,14 +61,19 @@ def ratio_interval(
     below, above = _sorted(first), _sorted(second)
     if below[0] <= 0 or above[0] <= 0:
         raise ValueError(f"samples: got {min(below[0], above[0])}, expected positive numbers")
-    rng = np.random.default_rng(seed)
-    denominators = _medians(below, resamples, rng)
-    return _quantiles(_medians(above, resamples, rng) / denominators, level)
+    places = _resampled((len(below), len(above)), resamples, seed)
+    under, over = (
+        ordered[lower] + ordered[upper]
+        for ordered, (lower, upper) in zip((below, above), places, strict=True)
+    )
+    return _quantiles(over / under, level)
 
 
 def spread(samples: Samples) -> float:
     """Return the interquartile range over the median (0: all samples alike)."""
-    low, middle, high = np.quantile(_sorted(samples), (0.25, 0.5, 0.75))
+    ordered = _sorted(samples)
+    low, high = np.quantile(ordered, (0.25, 0.75))
+    middle = _middle(ordered)
     return float((high - low) / middle) if middle else float("inf")
 
 
@@ -91,22 +99,31 @@ def _sorted(samples: Samples) -> NDArray[np.float64]:
     return ordered
 
 
-def _medians(
-    ordered: NDArray[np.float64], resamples: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
-    """Return the medians of bootstrap resamples.
+def _middle(ordered: NDArray[np.float64]) -> float:
+    return float(ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+@lru_cache(maxsize=32)
+def _resampled(counts: tuple[int, ...], resamples: int, seed: int) -> tuple[Places, ...]:
+    """Return where the middles of bootstrap resamples are among sorted samples of these numbers.
 
     A resample of n values is n uniform draws pushed through the sorted samples, and the middle
-    order statistics of n uniforms are Beta distributed; so the median of a resample is drawn
-    directly, at a cost that does not grow with n.
+    order statistics of n uniforms are Beta distributed; so the middle of a resample is drawn
+    directly, at a cost that does not grow with n. The draws are the same for all samples of a
+    number, and thousands of cells have one: they are kept.
     """
-    count = len(ordered)
-    middle = count // 2
+    rng = np.random.default_rng(seed)
+    return tuple(_middles(count, resamples, rng) for count in counts)
+
+
+def _middles(count: int, resamples: int, rng: np.random.Generator) -> Places:
+    half = count // 2
     if count % 2:
-        return _at(ordered, rng.beta(middle + 1, middle + 1, resamples))
-    upper = rng.beta(middle + 1, middle, resamples)
-    lower = upper * rng.random(resamples) ** (1 / middle)
-    return (_at(ordered, lower) + _at(ordered, upper)) / 2
+        place = _at(count, rng.beta(half + 1, half + 1, resamples))
+        return place, place
+    upper = rng.beta(half + 1, half, resamples)
+    lower = upper * rng.random(resamples) ** (1 / half)
+    return _at(count, lower), _at(count, upper)
 
 
 def _quantiles(values: NDArray[np.float64], level: float) -> tuple[float, float]:
@@ -117,7 +134,5 @@ def _quantiles(values: NDArray[np.float64], level: float) -> tuple[float, float]
     return float(low), float(high)
 
 
-def _at(ordered: NDArray[np.float64], uniform: NDArray[np.float64]) -> NDArray[np.float64]:
-    index = np.minimum((uniform * len(ordered)).astype(np.intp), len(ordered) - 1)
-    drawn: NDArray[np.float64] = ordered[index]
-    return drawn
+def _at(count: int, uniform: NDArray[np.float64]) -> NDArray[np.intp]:
+    return np.minimum((uniform * count).astype(np.intp), count - 1)
