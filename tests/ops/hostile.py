@@ -96,14 +96,16 @@ def good_calls() -> dict[str, list[list[Any]]]:
                         outputs = as_tuple(public(**{**inputs, **leaves}))
                         # A gradient of ones alone may cancel down to its rounding.
                         sum(y.cos().sum() for y in outputs if y.requires_grad).backward()
-    alike = {_family(name): calls for name, calls in recorder.calls.items()}
+    alike: dict[str, list[list[Any]]] = {}
+    for name, calls in recorder.calls.items():
+        alike.setdefault(_family(name), []).extend(calls)
     return {name: alike[_family(name)] for name in sorted(native.operators())
             if name.startswith("fuseline::") and _family(name) in alike}  # fmt: skip
 
 
 def _family(name: str) -> str:
     """What operators that take the same arguments have in common."""
-    return name.removeprefix("fuseline::").removeprefix("_").removesuffix("__triton")
+    return name.removeprefix("fuseline::").removeprefix("_").partition("__")[0]
 
 
 def _elements(spec: Any, case: Any) -> int:

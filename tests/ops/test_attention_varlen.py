@@ -88,6 +88,10 @@ def test_starts_without_memory_are_zeros() -> None:
         dual = forward_ad.make_dual(rows, rows)
         with pytest.raises(ValueError, match=r"cu_seqlens_q is \[0, 0\], expected .* from 0 to 3"):
             OPS.attention_varlen__triton(dual, rows, rows, none, none, *how)
+        starts = torch.tensor([0, 3], dtype=torch.int32)
+        traced = torch._to_functional_tensor(starts)  # cannot be read, either
+        found = OPS.attention_varlen__math(dual, rows, rows, traced, starts, 3, 3, *how[2:])
+        assert found.shape == rows.shape
     with pytest.raises(ValueError, match=r"cu_seqlens_q is \[0, 0\], expected .* from 0 to 3"):
         fuseline.attention_varlen(rows, rows, rows, none, none)
 

@@ -1,14 +1,17 @@
-"""Tensors that no kernel can read are refused by name, and torch does not look into them first."""
+"""What no kernel can read or serve is refused by name, before torch looks into it."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import fuseline
+from fuseline.core import contract
 
 OPS = torch.ops.fuseline
 # Torch's own operators crash on the quantized ones, and so does torch 2.13 where Python's collector
@@ -98,7 +101,7 @@ for name, calls in ops.items():
             else:
                 raise AssertionError((name, at))
 """
-# Torch has no dispatch key for both: the kernel is called.
+# Torch has no dispatch key for meta and quantized: the kernel is called.
 BESIDE_META = """
 from itertools import permutations
 
@@ -118,11 +121,14 @@ for name, calls in served.items():
     parameters = [a.name for a in op._schema.arguments]
     for args in calls:
         tensors = [at for at, a in enumerate(args) if isinstance(a, torch.Tensor)]
-        for meta, quantized in permutations(tensors, 2):
+        for meta, at in permutations(tensors, 2):
             given = list(args)
             given[meta] = given[meta].to("meta")
-            given[quantized] = view(given[quantized])
-            refuse(f"{parameters[quantized]} has layout quantized", op, *given)
+            given[at] = view(args[at])
+            refuse(f"{parameters[at]} has layout quantized", op, *given)
+            if args[at].dim() > 1:
+                given[at] = torch.nested.as_nested_tensor(args[at])
+                refuse(f"{parameters[at]} has layout nested", op, *given)
 for at, name in enumerate("qkv"):
     given = [rows, rows, rows]
     given[at] = view(rows)
@@ -180,3 +186,71 @@ def test_the_public_functions_name_a_nested_tensor() -> None:
 def test_a_triton_operator_says_where_it_does_not_run() -> None:
     with pytest.raises(RuntimeError, match="softmax: impl 'triton' cannot run here: Triton"):
         OPS.masked_softmax__triton(torch.randn(3, 8), None, False, 1.0, False)
+
+
+def test_raw_operators_name_what_implementations_cannot_look_at() -> None:
+    """With a gradient what they serve is asked before the kernel, which looks at its arguments."""
+    leaf, x = torch.randn((), requires_grad=True), torch.randn(4, 4)
+    how = (False, None, -1, -1, 0.0, None, None, False)
+    starts = torch.tensor([0, 4], dtype=torch.int32)
+    for op, *args in (
+        ("matmul_relu__triton", leaf, x),
+        ("matmul_add__triton", x, leaf, x[0]),
+        ("matmul_add_gelu__triton", leaf, x, x[0], "tanh"),
+        ("matmul_matmul__triton", x, leaf, x, None),
+        ("mlp__triton", leaf, x, x[0], x, x[0], "gelu"),
+        ("attention__flash", leaf, x, x, None, *how),
+        ("attention_varlen__triton", leaf, x, x, starts, starts, 4, 4, *how),
+        ("layer_norm__aten", leaf, x[0], x[0], 1e-5),
+    ):
+        own = op.partition("__")[0]
+        with pytest.raises(ValueError, match=f"^{own}: (a|b|q|x|w1) (has|is) "):
+            getattr(torch.ops.fuseline, op)(*args)
+
+
+def test_raw_backwards_refuse_what_an_implementation_does_not_serve() -> None:
+    """Else they would compute something else, or raise an error of torch's."""
+    x, half, stats = torch.randn(4, 8), torch.randn(4, 8).half(), torch.ones(4)
+    heads, mask, lse = torch.randn(1, 2, 16, 8), torch.randn(16, 16), torch.randn(1, 2, 16)
+    attention = (heads, heads, lse, heads, heads, heads)
+    how, windowed = (False, None, -1, -1, 0.0), (False, None, 3, 3, 0.0)
+    end = (None, None, False)
+    for op, words, *args in (
+        ("_layer_norm_bwd__aten", "mean and rstd of torch.float16",
+         half, half, half[0], stats, stats, True, True, True),
+        ("_matmul_relu_bwd__onednn", "its ReLU makes 0 of NaN",
+         x @ x.mT, x, x.mT, x @ x.mT, True, True),
+        ("_attention_bwd__flash", "it has no window", *attention, None, *windowed, *end, False),
+        ("_attention_bwd__flash", "it gives a mask no gradient",
+         *attention, mask, *how, *end, True),
+    ):  # fmt: skip
+        with pytest.raises(
+            RuntimeError, match=f"^{op[1:-2].partition('_bwd')[0]}: .* here: {words}"
+        ):
+            getattr(torch.ops.fuseline, op)(*args)
+
+
+def test_a_backward_is_refused_by_the_arguments_of_the_forward_that_it_has() -> None:
+    asked: list[Any] = []
+
+    def unsupported(*args: Any) -> str | None:
+        asked.append(args)
+        return "it is odd" if args[1] % 2 else None
+
+    kernels = contract.Kernels(run=abs, bwd=lambda dy, x, offset=0.0: dy)
+    provider = contract.Provider("part", kernels, lambda device: None, unsupported)
+    made = SimpleNamespace(
+        name="op",
+        args="Tensor x, float eps, float offset=0.0",
+        bwd_args="Tensor dy, Tensor x, float offset=0.0",
+    )
+    call: Any = provider.backward(made)  # type: ignore[arg-type]
+    assert call(7, 2) == call(7, 2, 0.5) == 7  # torch leaves defaults out
+    with pytest.raises(RuntimeError, match=r"^op: impl 'part' cannot run here: it is odd"):
+        call(7, 3)
+    assert asked == [("bwd", 2, None), ("bwd", 2, None, 0.5), ("bwd", 3, None)]
+
+
+def test_auto_names_an_argument_beside_a_default() -> None:
+    with pytest.raises(ValueError, match="rms_norm: x is a scalar"):
+        torch.ops.fuseline.rms_norm__auto(torch.randn(()), None, 1e-6)

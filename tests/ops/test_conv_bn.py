@@ -217,3 +217,21 @@ def test_gradients_are_drawn_where_relu_does_not_jump() -> None:
     assert not dy[near < 0.06].any()
     assert dy[near > 0.2].all()
     assert (near < 0.06).any()
+
+
+def test_a_raw_backward_sums_up_in_float_whatever_the_layout_of_dy() -> None:
+    """Of a width of 1 strides may be those of either format, and torch then sums in bfloat16."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 4, 6, 1).bfloat16().to(memory_format=torch.channels_last)
+    weight, vectors = torch.randn(8, 4, 1, 1).bfloat16(), (torch.rand(8) + 0.5, torch.randn(8))
+    numbers = ([1, 1], [0, 0], [1, 1], 1)
+    ops = torch.ops.fuseline
+    y, mean, _, h, rstd = ops._conv_bn_fwd__aten(x, weight, None, *vectors, 1e-5, True, *numbers)
+    dy = torch.randn(4, 8, 6, 1).bfloat16()
+    last = dy.to(memory_format=torch.channels_last)
+    for given in (dy, last, last.mT.contiguous().mT):
+        *_, dbias = ops._conv_bn_bwd__aten(
+            given, y, x, weight, *vectors, h, mean, rstd, True, *numbers, *(True,) * 4
+        )
+        wanted = dy.double().where(y > 0, 0.0).sum((0, 2, 3))
+        torch.testing.assert_close(dbias.double(), wanted, rtol=1e-6, atol=1e-5)

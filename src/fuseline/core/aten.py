@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fuseline.core import contract
 
 NAME = "aten"
 DEVICES = ("cpu", "cuda")
+_LEAST = torch.finfo(torch.float32).tiny
 
 
 class Kernel:
@@ -34,6 +36,13 @@ class Kernel:
 def bind(schemas: Mapping[str, str]) -> tuple[Kernel, ...]:
     """Return the kernels of operators by their schemas."""
     return tuple(Kernel(schema) for schema in schemas.values())
+
+
+def lost(x: Tensor, eps: float) -> str | None:
+    """Return why torch's norms, which take eps in float32, do not serve one, or None."""
+    if x.dtype == torch.float64 or not 0.0 < eps < _LEAST:
+        return None
+    return f"eps is {eps}, expected 0 or at least {_LEAST:.3g}, the least of float32"
 
 
 def provider(

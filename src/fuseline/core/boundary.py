@@ -18,6 +18,7 @@ KEYS = (
     ),
     "SparseMeta",
     "SparseCsrMeta",
+    "NestedTensorMeta",
     "MkldnnCPU",
     "AutogradNestedTensor",
 )
@@ -45,7 +46,7 @@ def names(arguments: str) -> list[str]:
 
 def refuse_freed(op: str, parameters: Sequence[str], args: tuple[Any, ...]) -> None:
     """Refuse tensors that have elements but no memory."""
-    for parameter, t in zip(parameters, args, strict=True):
+    for parameter, t in zip(parameters, args, strict=False):  # torch leaves defaults out
         plain = isinstance(t, Tensor) and type(t).__torch_dispatch__ is _PLAIN
         held = plain and not t.is_meta
         if held and t.numel() and not t.data_ptr():

@@ -21,6 +21,8 @@ from fuseline.core.device import triton_unavailable
 from fuseline.core.gradients import differentiable_backward as differentiable_backward
 from fuseline.core.gradients import has_tangent as has_tangent
 from fuseline.core.gradients import wants_graph as wants_graph
+from fuseline.core.provider import Kernels as Kernels
+from fuseline.core.provider import Provider as Provider
 from fuseline.core.rules import Fact
 from fuseline.core.select import Auto, Choice, Selector
 from fuseline.core.variant import Variant, applied, guarded
@@ -74,63 +76,6 @@ class Contract:
         if self.fwd_returns:
             forward[f"_{self.name}_fwd{suffix}"] = f"({self.args}) -> {self.fwd_returns}"
         return forward | {f"_{self.name}_bwd{suffix}": f"({self.bwd_args}) -> {self.bwd_returns}"}
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """One Python implementation: the functions behind its operators.
-
-    `run` alone if forward only; no `fwd` where the contract has no `fwd_returns`.
-
-    Those of Triton take `wrap`, applied to a kernel before its launch: identity in eager calls,
-    torch.library.wrap_triton where a compiled graph traces through.
-    """
-
-    run: Function
-    fwd: Function | None = None
-    bwd: Function | None = None
-
-
-@dataclass(frozen=True)
-class Provider:
-    """Kernels behind an operator of ours, mostly another project's, which serve some calls of it.
-
-    unavailable  device type -> why they cannot run there, or None
-    unsupported  (direction, *args of the forward) -> why they do not serve these, or None, from
-                 metadata alone; None: they serve all
-
-    through      whether a compiler's graph traces through them, as through ours in Triton, which
-                 take `wrap`; else it calls them as they are
-    by_rule      whether "auto" takes them only where a rule says so
-    """
-
-    name: str
-    kernels: Kernels
-    unavailable: Callable[[str], str | None]
-    unsupported: Callable[..., str | None] | None = None
-    through: bool = False
-    by_rule: bool = True
-
-    def refusing(self, contract: Contract, function: Function, *directions: str) -> Function:
-        """Return the function, which raises RuntimeError for what is not served."""
-
-        if self.unsupported is None:
-            return function
-
-        def call(*args: Any, **options: Any) -> Any:
-            reason = None
-            try:
-                for direction in directions:
-                    reason = reason or unsupported(direction, *args)
-            except Exception:
-                contract.fake(*args)  # names the argument, which reasons do not look at first
-                raise
-            if reason:
-                raise RuntimeError(f"{contract.name}: impl {self.name!r} cannot run here: {reason}")
-            return function(*args, **options)
-
-        unsupported = self.unsupported
-        return call
 
 
 def triton_beside(op: str, name: str = "impl_triton") -> Callable[[], Any]:
@@ -229,7 +174,8 @@ def _provided(contract: Contract, provider: Provider) -> Choice:
     refusing = partial(provider.refusing, contract)
     run = refusing(kernels.run, "fwd")
     saving = [refusing(kernels.fwd, "fwd")] if kernels.fwd else []
-    functions = [run, run, *saving, *([kernels.bwd] if kernels.bwd else [])]
+    bwd = provider.backward(contract)
+    functions = [run, run, *saving, *([bwd] if bwd else [])]
     each = zip(contract.schemas().values(), _fakes(contract), functions, strict=True)
     checked = [_checked(contract.name, *of_one) for of_one in each]
     there = partial(boundary.where_it_runs, contract.name, provider.name, provider.unavailable)

@@ -216,7 +216,9 @@ def facts_along(dim_of: Callable[..., int]) -> dict[str, Fact]:
 
 
 def aten_along(
-    schemas: Mapping[str, str], validate: Callable[[Tensor, int], None]
+    schemas: Mapping[str, str],
+    validate: Callable[[Tensor, int], None],
+    unsupported: Callable[[str, Tensor, int], str | None] | None = None,
 ) -> contract.Provider:
     """Return torch's own kernels behind an operator of saving_output()."""
     forward, backward = aten.bind(schemas)
@@ -230,7 +232,7 @@ def aten_along(
         dx: Tensor = backward(dy, y, dim, y.dtype)
         return dx.contiguous()
 
-    return aten.provider(contract.Kernels(run, bwd=bwd), (forward, backward))
+    return aten.provider(contract.Kernels(run, bwd=bwd), (forward, backward), unsupported)
 
 
 @dataclass(frozen=True)

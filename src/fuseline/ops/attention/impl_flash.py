@@ -22,6 +22,7 @@ from fuseline.ops.attention.impl_args import (
 _LONGEST = 256
 # Those of a vector: of the rest it takes the maximum without NaN.
 _FEWEST_KEYS = 16
+_NO_DMASK = "it gives a mask no gradient"
 _CPU_DTYPES = (torch.float64, torch.float32, *HALVES)
 _NAMES = {"cuda": "_scaled_dot_product_flash_attention"}
 _NAMES["cpu"] = _NAMES["cuda"] + "_for_cpu"
@@ -42,7 +43,10 @@ def fwd(*args: Any) -> tuple[Tensor, Tensor]:
 
 def bwd(dout: Tensor, out: Tensor, lse: Tensor, *args: Any) -> Grads:
     """Return the gradients of q, k and v."""
-    c = Call(*args[:-1])
+    *of_call, need_dmask = args
+    if need_dmask:
+        raise RuntimeError(f"attention: impl 'flash' cannot run here: {_NO_DMASK}")
+    c = Call(*of_call)
     backward = _backward if c.q.is_cuda else _backward_on_cpu
     dq, dk, dv = backward(c, readable(dout), readable(out), lse)
     return laid_as(dq, c.q), laid_as(dk, c.k), laid_as(dv, c.v), c.q.new_empty((0,))
@@ -104,7 +108,7 @@ def _unsupported(direction: str, *args: Any) -> str | None:
         if c.k.shape[2] < _FEWEST_KEYS:
             return f"of fewer than {_FEWEST_KEYS} keys it makes 0 of NaN"
         wanted = direction == "bwd" and c.mask is not None and c.mask.requires_grad
-        return "it gives a mask no gradient" if wanted else None
+        return _NO_DMASK if wanted else None
     if other := _in_its_place():
         return f"torch.nn.attention runs {other!r} in its place"
     if reason := unserved(c, HALVES, _LONGEST):

@@ -159,7 +159,8 @@ def _require_lengths(c: Packed) -> None:
         ("q", c.cu_q, c.q.shape[0], c.max_q),
         ("k", c.cu_k, c.k.shape[0], c.max_k),
     ):
-        if not cu.is_cpu or isinstance(cu, FakeTensor) or is_compiling():
+        traced = is_compiling() or isinstance(cu, FakeTensor) or torch._is_functional_tensor(cu)
+        if traced or not cu.is_cpu:
             return
         starts = starts_of(cu)
         lengths = [b - a for a, b in pairwise(starts)]

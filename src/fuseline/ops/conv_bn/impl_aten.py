@@ -45,10 +45,10 @@ def bwd(
 ) -> tuple[Tensor | None, tuple[Tensor, Tensor]]:
     """Return the gradients of h, if weight or x needs one, and of bn_weight and bn_bias."""
     g = torch.ops.aten.threshold_backward.default(dy, y, 0) if relu else dy
-    # It reads vectors as if they were contiguous.
+    # Of images in two formats it sums up in their dtype. It reads vectors as if contiguous.
     wide = None if bn_weight is None else bn_weight.to(rstd.dtype).contiguous()
     dh, *dnorm = torch.ops.aten.native_batch_norm_backward.default(
-        g.contiguous(memory_format=call.form), h.contiguous(memory_format=call.form), wide,
+        geometry.placed(g, call.form), geometry.placed(h, call.form), wide,
         None, None, mean.contiguous(), rstd.contiguous(), True, 0.0, [any(needs[:2]), *needs[2:]],
     )  # fmt: skip
     dweight, dbias = dnorm

@@ -30,7 +30,7 @@ def unsupported(
                 return f"{name} has dtype {dtype}, expected {x.dtype} (as x)"
     if direction == "bwd" and half and bias is not None and weight is None:
         return f"the gradient of a bias without a weight of {x.dtype}, expected float32"
-    return None
+    return aten.lost(x, eps) if direction == "fwd" else None
 
 
 def provider(schemas: Mapping[str, str]) -> contract.Provider:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
@@ -80,6 +81,15 @@ def _eager(x: Tensor, dim: int) -> Tensor:
     return impl_eager.log_softmax(x, dim).contiguous()
 
 
+def _not_by_aten(direction: str, x: Tensor, dim: int) -> str | None:
+    """Return why torch's kernels do not serve a call, or None."""
+    if direction == "bwd" or x.dtype != torch.float16 or not x.is_cpu:
+        return None
+    if x.shape[dim] <= torch.finfo(torch.float16).max:
+        return None
+    return f"its sum over {x.shape[dim]} elements in torch.float16 may overflow"
+
+
 CONTRACT = operator.saving_output(_NAME, validate, decomposed, formulas.log_gradient)
-_ATEN = operator.aten_along(ATEN, validate)
+_ATEN = operator.aten_along(ATEN, validate, _not_by_aten)
 SELECTOR = contract.implementations(CONTRACT, None, _eager, _ATEN)

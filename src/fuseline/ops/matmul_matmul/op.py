@@ -25,10 +25,10 @@ def matmul_matmul(
                 follows a product, "aten" (torch's operators), "eager" (the formula, x @ w1 first).
 
     Returns y, (..., P), contiguous, of x's dtype; the middle, or w1 @ w2, is rounded to it, so that
-    results of half types depend on which comes first: on the shapes alone. float32 is multiplied in
-    TF32 only where torch.backends.cuda.matmul.fp32_precision allows it. Under autocast all tensors
-    are cast as torch's products cast theirs. Saved for backward: x, the weights, and the middle or
-    w1 @ w2.
+    results of half types, and whether Inf gives Inf or NaN, depend on which comes first: on the
+    shapes alone. float32 is multiplied in TF32 only where
+    torch.backends.cuda.matmul.fp32_precision allows it. Under autocast all tensors are cast as
+    torch's products cast theirs. Saved for backward: x, the weights, and the middle or w1 @ w2.
     Raises TypeError (dtype), ValueError (shape, device, activation, impl) or RuntimeError (an
     implementation that cannot run here) before anything is launched.
     Source: torch.linalg.multi_dot.
