@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -25,6 +26,18 @@ class Share(click.ParamType):  # type: ignore[type-arg]
         if not 0 <= share <= 1:
             self.fail(f"got {value!r}, expected a percentage from 0% to 100%", param, ctx)
         return share
+
+
+class Bytes(click.ParamType):  # type: ignore[type-arg]
+    """A number of bytes, as 24GiB or 512MiB."""
+
+    name = "bytes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i)?B", str(value))
+        if not found or not float(found[1]):
+            self.fail(f"got {value!r}, expected a size such as 24GiB or 512MiB", param, ctx)
+        return int(float(found[1]) * 1024 ** ("KMGT".index(found[2][0]) + 1 if found[2] else 0))
 
 
 def words(context: click.Context, *without: str) -> list[str]:

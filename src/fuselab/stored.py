@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from fuselab.options import as_json, gate
+from fuselab.options import Bytes, as_json, gate
 from fuselab.plan import DTYPE_ALIASES
 from fuselab.selection import directions, filters
 
@@ -125,18 +125,28 @@ def share(run: str, file: str) -> int:
     metavar="NAME",
     help="Whose time is over ours; default: compile where it was measured, else eager.",
 )
+@click.option(
+    "--memory-limit",
+    type=Bytes(),
+    metavar="BYTES",
+    help="Show instead who would fit into so much memory, as 24GiB, by the memory of each call.",
+)
 def show(
     run: str,
     ops: tuple[str, ...],
     dtypes: tuple[str, ...],
     directions: tuple[str, ...],
     against: str | None,
+    memory_limit: int | None,
 ) -> int:
     """Draw the heat maps of a run in the terminal: how much faster the best of ours is, by size."""
     from fuselab.commands import show as verb
 
     dtypes = tuple(DTYPE_ALIASES.get(name, name) for name in dtypes)
-    return verb.run(run, {"op": ops, "dtype": dtypes, "direction": directions}, against)
+    if memory_limit is not None and against is not None:
+        raise click.UsageError("--memory-limit: expected no --against beside it")
+    wanted = {"op": ops, "dtype": dtypes, "direction": directions}
+    return verb.run(run, wanted, against, memory_limit)
 
 
 VERBS = (report, show, plot, export, compare, merge, share)

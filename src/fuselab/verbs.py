@@ -36,7 +36,11 @@ EXAMPLES = {
         "fuselab report out/run --grid out/grid",
     ),
     "plot": ("fuselab plot out/run bandwidth.svg --op rms_norm --dtype bf16",),
-    "show": ("fuselab show out/run", "fuselab show out/run --op softmax --against eager"),
+    "show": (
+        "fuselab show out/run",
+        "fuselab show out/run --op softmax --against eager",
+        "fuselab show out/run --memory-limit 24GiB",
+    ),
     "export": (
         "fuselab export out/run --format csv",
         "fuselab export out/run --format jsonl --samples",

@@ -75,3 +75,64 @@ def test_a_run_without_sizes_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFix
         pass
     assert command(["show", str(tmp_path / "run")]) == 3
     assert "no case is named by its sizes" in capsys.readouterr().err
+
+
+@pytest.fixture
+def weighed(tmp_path: Path) -> str:
+    """Eager needs 30 GiB at the largest size and was out of memory at one, ours takes a third."""
+    needs = {"128x128": 1.0, "128x1024": 15.0, "1024x128": 30.0, "1024x1024": 90.0}
+    with Store.open(tmp_path / "weighed") as store:
+        for case, gib in needs.items():
+            group = Group("softmax", case, "float32", "fwd", "contiguous", "cuda:0", ())
+            found = [
+                Measurement(
+                    group.cell(name),
+                    Status.OK,
+                    timer="cupti",
+                    samples_us=(1.0,) * 9,
+                    buffer_bytes=int(part * gib * 2**30),
+                )
+                for name, part in (("eager", 1), ("compile", 0.7), ("cuda", 1 / 3), ("ceiling", 0))
+            ]
+            if gib == 90:
+                found[0] = Measurement(group.cell("eager"), Status.OUT_OF_MEMORY, "no room")
+            store.write(group, found)
+    return str(tmp_path / "weighed")
+
+
+@pytest.mark.parametrize(
+    ("limit", "alone", "rows"),
+    [
+        ("24GiB", "0 of 4", [["128", "all", "all"], ["1024", "not-eager", "none"]]),
+        ("30.5GiB", "1 of 4", [["128", "all", "all"], ["1024", "all", "ours"]]),
+        ("12 GiB", "1 of 4", [["128", "all", "not-eager"], ["1024", "ours", "none"]]),
+        ("100MiB", "0 of 4", [["128", "none", "none"], ["1024", "none", "none"]]),
+    ],
+)
+def test_who_fits_into_a_memory(
+    limit: str, alone: str, rows: list[list[str]], weighed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command(["show", weighed, "--memory-limit", limit]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(f"; ours alone in {alone}")
+    told = [line.replace("not eager", "not-eager").split() for line in lines if line.strip()]
+    assert told[3:5] == rows
+
+
+def test_a_limit_that_is_none_is_refused(
+    run: str, weighed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for text in ("24", "GiB", "0GiB", "24GB", "-1GiB"):
+        assert command(["show", weighed, "--memory-limit", text]) == 2
+        assert f"got {text!r}, expected a size such as 24GiB" in capsys.readouterr().err
+    assert command(["show", weighed, "--memory-limit", "1GiB", "--against", "eager"]) == 2
+    capsys.readouterr()
+    assert command(["show", run, "--memory-limit", "1GiB"]) == 0  # one was out of memory
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[3] == ["128", "?", "?", "not", "eager"]
+    with Store.open(f"{run}-without") as store:
+        group = Group("softmax", "8x8", "float32", "fwd", "contiguous", "cpu", ())
+        one = Measurement(group.cell("cpu"), Status.OK, timer="wall", samples_us=(1.0,) * 9)
+        store.write(group, [one])
+    assert command(["show", f"{run}-without", "--memory-limit", "1GiB"]) == 3
+    assert "no cell has its memory" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from fuselab.commands import exits
+from fuselab.commands import exits, frontier
 from fuselab.plain import plain
 from fuselab.plan import PlanError, unknown
 from fuselab.report import grid as grids
@@ -33,9 +33,15 @@ _LEGEND = (
 _KEYS = ("op", "direction", "dtype")
 
 
-def run(folder: str, wanted: Mapping[str, Sequence[str]], against: str | None) -> int:
+def run(
+    folder: str,
+    wanted: Mapping[str, Sequence[str]],
+    against: str | None,
+    memory_limit: int | None = None,
+) -> int:
     """Draw a map for each operator, direction and dtype: the time of `against` (torch.compile,
-    else eager) over that of the fastest own implementation; 3 if nothing can be drawn.
+    else eager) over that of the fastest own implementation, or who would fit into so many bytes; 3
+    if nothing can be drawn.
     """
     with Store.open_readonly(folder) as store:
         measured = list(store.measurements())
@@ -56,11 +62,16 @@ def run(folder: str, wanted: Mapping[str, Sequence[str]], against: str | None) -
     console = Console()
     # Printed by us: at a closed pipe rich ends the process with 1.
     with console.capture() as drawn:
-        shown = [_show(grid, against, console) for grid in chosen]
+        if memory_limit is None:
+            shown = [_show(grid, against, console) for grid in chosen]
+        else:
+            shown = [frontier.show(grid, memory_limit, console) for grid in chosen]
+    if not any(shown) and memory_limit is not None:
+        raise StoreError(f"{folder}: no cell has its memory")
     if not any(shown):
         raise PlanError(f"--against: got {against!r}, expected one with good times beside ours")
     print(drawn.get(), end="")
-    print(_LEGEND)
+    print(_LEGEND if memory_limit is None else frontier.LEGEND)
     return exits.OK
 
 
