@@ -16,6 +16,12 @@ from fuselab.selection import directions, filters
 @click.option("--html", "page", metavar="PATH", help="Default: RUN/report.html.")
 @click.option("--markdown", metavar="PATH", help="Default: RUN/report.md.")
 @click.option("--grid", metavar="DIR", help="Ratios by size: tables and heat maps, a file each.")
+@click.option(
+    "--beside",
+    multiple=True,
+    metavar="published:NAME",
+    help="A map of the runs' ratios over those that others published; may be repeated.",
+)
 @as_json
 def report(runs: tuple[str, ...], **options: Any) -> int:
     """Write the report of a run: one HTML page and its tables as Markdown.

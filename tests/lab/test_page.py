@@ -12,6 +12,7 @@ import pytest
 from random_runs import shown
 
 from fuselab.report.html import to_html, write_html
+from fuselab.report.shown import Beside
 
 sync_api = pytest.importorskip("playwright.sync_api")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright")
@@ -246,3 +247,20 @@ def test_a_page_of_ten_thousand_cells_is_small_and_opens_at_once(
             taken.append(opened.page.evaluate(mark) / 1e3)
     # Of a browser that shares two processors with other tests: the best of five.
     assert min(taken) < SECONDS, taken
+
+
+def test_ratios_that_others_published_are_beside_the_runs(browser: Any, tmp_path: Path) -> None:
+    run = shown(SEED)
+    rows = {row["impl"]: row for row in run.view.records if row["op"] == "op0"
+            and (row["direction"], row["case"]) == ("fwd", "32x122")}  # fmt: skip
+    theirs = Beside("theirs", "A source", {"op0 fwd float32": {"32x122 eager/compile": 1.25}})
+    path = write_html([run], tmp_path / "page.html", [theirs])
+    with Opened(browser, path) as opened:
+        page = opened.page
+        for label, value in (("show", "theirs"), ("of", "compile"), ("over", "eager")):
+            page.select_option(f"#map label:has(span:text-is('{label}')) select", value)
+        ratio = rows["eager"]["median_us"] / rows["compile"]["median_us"]
+        found = page.inner_text("#map tr:has(th:text-is('32')) td:nth-child(3)")
+        assert found == f"{ratio:.2f} (1.25)"
+        assert "not published" in page.inner_text("#map tr:has(th:text-is('64')) td:nth-child(3)")
+        assert "A source" in page.inner_text("#map .says")

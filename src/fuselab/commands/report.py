@@ -10,10 +10,11 @@ from pathlib import Path
 from fuselab.commands import exits, paths
 from fuselab.model import Measurement
 from fuselab.plan import PlanError
+from fuselab.published.tables import PREFIX, load
 from fuselab.report import grid as grids
 from fuselab.report import html, text
 from fuselab.report.files import replace
-from fuselab.report.shown import Shown
+from fuselab.report.shown import Beside, Shown
 from fuselab.store import FILE_NAME, Store, StoreError, file_of
 
 NAMES = "ABCD"
@@ -25,9 +26,12 @@ def run(
     page: str | None = None,
     markdown: str | None = None,
     grid: str | None = None,
+    beside: Sequence[str] = (),
     as_json: bool = False,
 ) -> int:
     """Write the report of a run, or of several, and print where it is; 3 if one holds nothing.
+
+    beside: names of what others published, whose ratios the maps show.
 
     Of several there is the page alone: Markdown is what `fuselab compare --markdown` writes.
     """
@@ -38,13 +42,14 @@ def run(
     paths.check_folder("--grid", grid)
     if grid and len(folders) > 1:
         raise PlanError("--grid: got several runs, expected one")
+    published = [_published(name) for name in beside]
     runs = [_shown(name, folder) for name, folder in zip(NAMES, folders, strict=False)]
     for shown in runs:
         if not shown.measured:
             print(f"{shown.folder}: the run holds no cell", file=sys.stderr)
             return exits.NO_DATA
     tables = _grids(runs[0].measured, Path(grid)) if grid else []
-    html.write_html(runs, files["--html"])
+    html.write_html(runs, files["--html"], published)
     if "--markdown" in files:
         replace(files["--markdown"], text.to_markdown(runs[0].view))
     written = {option.removeprefix("--"): path for option, path in files.items()}
@@ -75,6 +80,13 @@ def _files(folders: Sequence[str], page: str | None, markdown: str | None) -> di
 def _shown(name: str, folder: str) -> Shown:
     with Store.open_readonly(folder) as store:
         return Shown(name, folder, list(store.measurements()), store.environment(), store.span())
+
+
+def _published(name: str) -> Beside:
+    if not name.startswith(PREFIX):
+        raise PlanError(f"--beside: got {name!r}, expected {PREFIX}NAME")
+    found = load(name.removeprefix(PREFIX))
+    return Beside(found.name, f"{found.source}: {found.gpu}, {found.software}", found.ratios())
 
 
 def _grids(measured: Sequence[Measurement], folder: Path) -> list[Path]:

@@ -93,6 +93,18 @@ class Published:
     note: str
     tables: tuple[Table, ...]
 
+    def ratios(self) -> dict[str, dict[str, float]]:
+        """Return what a page sets beside a run: by operator, direction and dtype the ratios, by
+        "CASE above/below".
+        """
+        found: dict[str, dict[str, float]] = {}
+        for table in self.tables:
+            for value in table.numbers():
+                if value.ratio:
+                    kind = found.setdefault(f"{table.op} {table.direction} {table.dtype}", {})
+                    kind[f"{value.case} {value.above}/{value.below}"] = value.ratio
+        return found
+
 
 def names() -> tuple[str, ...]:
     """Return the names of all files."""

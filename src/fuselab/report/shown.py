@@ -31,3 +31,16 @@ class Shown:
     def view(self) -> View:
         """Its tables."""
         return build(self.measured, self.environments, self.span)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Ratios that others published, which a page sets beside its runs.
+
+    about   the source and the GPU, as text
+    ratios  by "OP DIRECTION DTYPE" and "CASE above/below": above's time over below's
+    """
+
+    name: str
+    about: str
+    ratios: Mapping[str, Mapping[str, float]]

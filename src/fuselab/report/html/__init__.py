@@ -19,7 +19,7 @@ from fuselab.report import tables
 from fuselab.report.files import replace
 from fuselab.report.html.payload import payload
 from fuselab.report.html.versus import compared
-from fuselab.report.shown import Shown
+from fuselab.report.shown import Beside, Shown
 from fuselab.report.view import Table
 
 _HERE = Path(__file__).parent
@@ -27,14 +27,14 @@ _HERE = Path(__file__).parent
 _SCRIPTS = (*("data", "build", "places", "heat", "lines", "roofline", "cells", "drawer", "main"),)
 
 
-def to_html(runs: Sequence[Shown]) -> str:
-    """Return the page of one run, or of several beside the first.
+def to_html(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> str:
+    """Return the page of one run, or of several beside the first, and beside what others published.
 
     One script, which the policy names by its hash; no load from outside, every text escaped. The
     tables need no script.
     """
     found = [compared(runs[0], other) for other in runs[1:]]
-    content = payload(runs)
+    content = payload(runs, beside)
     code = script()
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return (
@@ -55,9 +55,11 @@ def to_html(runs: Sequence[Shown]) -> str:
     )
 
 
-def write_html(runs: Sequence[Shown], path: str | os.PathLike[str]) -> Path:
+def write_html(
+    runs: Sequence[Shown], path: str | os.PathLike[str], beside: Sequence[Beside] = ()
+) -> Path:
     """Write the page in one step (temporary file, then rename) and return its path."""
-    return replace(path, to_html(runs))
+    return replace(path, to_html(runs, beside))
 
 
 def ordered(table: Table, cells: Sequence[Any]) -> Sequence[Any]:

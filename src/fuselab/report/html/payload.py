@@ -15,7 +15,7 @@ from fuselab.model import Measurement
 from fuselab.report import tables
 from fuselab.report.axes import place
 from fuselab.report.plots import colors
-from fuselab.report.shown import Shown
+from fuselab.report.shown import Beside, Shown
 
 _TEXTS = (
     *("op", "impl", "role", "direction", "case", "dtype", "layout", "device", "status", "reason"),
@@ -34,7 +34,7 @@ _NOT_SHARED = ("sm_mhz", "temperature_c", "kernels", "launches", "chosen", "vers
 _SAMPLES, _MOST, _LEAST = 200_000, 100, 16
 
 
-def payload(runs: Sequence[Shown]) -> dict[str, Any]:
+def payload(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> dict[str, Any]:
     """Return the runs as what JSON can hold; the same runs give the same.
 
     keys     the name of each cell, which its address in the page ends with
@@ -42,6 +42,7 @@ def payload(runs: Sequence[Shown]) -> dict[str, Any]:
     numbers  by column: for each cell a number, null for unknown
     samples  for each cell the order statistics that are kept, in thousandths of its median from it,
              each as the step from the one before
+    beside   what others published, by its name: the ratios of the operators that the runs have
     places   by operator and case: where it stands in a grid of sizes
     """
     cells = [(run, m) for run, shown in enumerate(runs) for m in shown.measured]
@@ -61,6 +62,7 @@ def payload(runs: Sequence[Shown]) -> dict[str, Any]:
         "numbers": {name: [_number(row[name]) for row in rows] for name in _NUMBERS},
         "samples": [_steps(m.samples_us, kept) for _, m in cells],
         "places": _places(rows),
+        "beside": {one.name: {"about": one.about, "ratios": _kinds(one, rows)} for one in beside},
         "colors": colors(list(tables.implementations(rows))),
         "labels": {impl: tables.label(impl) for impl in tables.implementations(rows)},
         "environments": [{one.id: one.facts for one in shown.view.environments} for shown in runs],
@@ -110,6 +112,11 @@ def _steps(samples: Sequence[float], most: int) -> list[int]:
     chosen = [inside[round(last * i / max(1, count - 1))] for i in range(count)]
     parts = [round(1000 * (us / middle - 1)) if middle else 0 for us in chosen]
     return [parts[0], *(b - a for a, b in pairwise(parts))]
+
+
+def _kinds(beside: Beside, rows: Sequence[Record]) -> dict[str, Mapping[str, float]]:
+    ran = {f"{row['op']} {row['direction']} {row['dtype']}" for row in rows}
+    return {kind: found for kind, found in beside.ratios.items() if kind in ran}
 
 
 def _places(rows: Sequence[Record]) -> dict[str, dict[str, tuple[str, str, str, str, str]]]:

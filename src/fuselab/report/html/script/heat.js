@@ -47,6 +47,25 @@ const SHOWS = {
   },
 };
 
+// The same of what others published: this ratio, and theirs in brackets.
+function beside(name) {
+  const { about, ratios } = page.beside[name];
+  return {
+    label: (s) => `time of ${named(s.over)} / time of ${named(s.impl)}, here (${name})`,
+    colours: (s) => `Blue: ${named(s.impl)} gains more over ${named(s.over)} here than in `
+      + `${about}; orange: less. `,
+    find(found, s) {
+      const own = SHOWS.speedup.find(found, s);
+      if (own.log === undefined) return own;
+      const { op, direction, dtype, case: name_, impl } = own.cell;
+      const theirs = ratios[`${op} ${direction} ${dtype}`]?.[`${name_} ${s.over}/${impl}`];
+      if (!theirs) return { glyph: "·", why: "not published", cell: own.cell };
+      const text = `${own.text} (${ratioText(theirs)})`;
+      return { ...own, text, log: own.log - Math.log2(theirs) };
+    },
+  };
+}
+
 function find(found, impl) {
   if (impl !== OWN) return found.find((cell) => cell.impl === impl) || null;
   return fastestOwn(found) || found.find((cell) => cell.role === "ours") || null;
@@ -111,16 +130,21 @@ function mapsOf(s) {
     (row, column) => show.find(grid.at.get(`${row}\n${column}`) || [], s)));
   if (found.length) return found;
   const byCase = grouped(cells, (cell) => cell.case);
-  const impls = distinct(cells, "impl").filter((impl) => s.show !== "speedup" || impl !== s.over);
+  const impls = distinct(cells, "impl").filter((impl) => !isRatio(s) || impl !== s.over);
   const map = mapOf(`${title} · ${show.label({ ...s, impl: "each" })}`, "case", impls,
     [...byCase.keys()], (row, impl) => show.find(byCase.get(row), { ...s, impl }));
   return [{ ...map, columns: impls.map(named) }];
 }
 
+// Whether the map is of one implementation's time over another's in a run.
+function isRatio(s) {
+  return s.show === "speedup" || s.show in page.beside;
+}
+
 function drawHeat(into, says, s) {
   const maps = mapsOf(s);
   const full = fullColour(maps.flatMap((map) => map.found.flat()));
-  const ratios = ["speedup", "versus"].includes(s.show);
+  const ratios = s.show === "versus" || isRatio(s);
   says.textContent = SHOWS[s.show].colours(s)
     + (ratios ? `Full colour at ${2 ** full} times.` : "");
   into.replaceChildren(...maps.map((map) => heatTable(map, full)));
@@ -134,6 +158,7 @@ function startHeat(section, s) {
     s.dtype = pick(s.dtype, distinct(cells, "dtype"));
     const impls = distinct(cells, "impl");
     const own = cells.some((cell) => cell.role === "ours");
+    if (s.show in page.beside && s.impl === OWN) [s.impl, s.over] = ["compile", "eager"];
     s.impl = pick(s.impl, own ? [OWN, ...impls] : impls);
     s.over = pick(s.over, [...["compile", "eager"].filter((i) => impls.includes(i)), ...impls]);
     const isGrid = grids(cells.filter((cell) => cell.dtype === s.dtype)).length > 0;
@@ -147,7 +172,8 @@ function startHeat(section, s) {
       made.dataset.name = name;
       return made;
     };
-    const shows = [["speedup", "speedup"], ["share", "share of the ceiling"], ["time", "time"]];
+    const shows = [["speedup", "speedup"], ["share", "share of the ceiling"], ["time", "time"],
+      ...Object.keys(page.beside).map((name) => [name, `beside ${name}`])];
     if (page.runs.length > 1) shows.unshift(["versus", `against ${page.runs[0].name}`]);
     controls.replaceChildren(
       offer("family", "problem", distinct(page.measured, "family")),
@@ -158,10 +184,11 @@ function startHeat(section, s) {
         : [offer("run", "run", page.runs.map((run, i) => [String(i), run.name]))]),
       ...(isGrid ? [offer("impl", "of", [...(own ? [OWN] : []), ...impls]
         .map((impl) => [impl, named(impl)]))] : []),
-      ...(s.show === "speedup" ? [offer("over", "over", impls.map((i) => [i, named(i)]))] : []),
+      ...(isRatio(s) ? [offer("over", "over", impls.map((i) => [i, named(i)]))] : []),
     );
     drawHeat(into, says, s);
   };
+  for (const name of Object.keys(page.beside)) SHOWS[name] = beside(name);
   section.hidden = false;
   draw();
 }
