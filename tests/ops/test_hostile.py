@@ -36,11 +36,14 @@ OF_TORCH = re.compile(
     r"|from the 'QuantizedMeta' backend"  # has no name under which one could register a refusal
     r"|\"neg_conj_cpu\" not implemented for 'ComplexHalf'"
     r"|DefaultCPUAllocator: can't allocate memory"
+    r"|std::bad_alloc"
     r"|Storage size calculation overflowed"
     r"|Multiple dispatch failed for 'torch\._ops\.fuseline"
     r"|^fuseline\.\w+\.default$"  # a jagged tensor made in inference mode
     r"|quantized nyi in meta tensors"
     r"|already associated to a python object of type FakeTensor"
+    r"|NestedTensorImpl doesn't support sizes"  # of a fake mode, which makes all fake
+    r"|unsupported operand type\(s\) for @: '(Plain|FakeTensor)' and '(Plain|FakeTensor)'"
     r"|its data is not allocated yet"  # of a subclass whose storage was freed
     r"|Inference tensors cannot be saved for backward"
     r"|Cannot set version_counter for inference tensor"
