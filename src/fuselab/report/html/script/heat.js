@@ -3,19 +3,26 @@
 const GLYPHS = { out_of_memory: "OOM", unsupported: "–", noisy: "~", timeout: "T/O" };
 const OWN = "fastest own";
 
-// What a map can show of one problem's cells: {text, log or depth, cell}, or
-// {glyph, why, cell}.
-const SHOWS = {
-  speedup: {
-    label: (s) => `time of ${named(s.over)} / time of ${named(s.impl)}`,
-    colours: (s) => `Blue, above 1: faster than ${named(s.over)}; orange: slower. `,
+// One implementation's figure over another's in a run.
+function ratioOf(what, value) {
+  return {
+    label: (s) => `${what} of ${named(s.over)} / ${what} of ${named(s.impl)}`,
+    colours: (s) => `Blue, above 1: ${what} below that of ${named(s.over)}; orange: above. `,
     find(found, s) {
       const [over, own] = [find(found, s.over), find(found, s.impl)];
       if (!own?.good || !over?.good) return none(own?.good ? over : own, own, over);
-      const ratio = over.median_us / own.median_us;
+      if (!value(over) || !value(own)) return { glyph: "·", why: `no ${what}`, cell: own };
+      const ratio = value(over) / value(own);
       return { text: ratioText(ratio), log: Math.log2(ratio), cell: own };
     },
-  },
+  };
+}
+
+// What a map can show of one problem's cells: {text, log or depth, cell}, or
+// {glyph, why, cell}.
+const SHOWS = {
+  speedup: ratioOf("time", (cell) => cell.median_us),
+  host: ratioOf("host time", (cell) => cell.host_us),
   share: {
     label: (s) => `time of the ceiling / time of ${named(s.impl)}`,
     colours: () => "The deeper the blue, the nearer to the ceiling. ",
@@ -138,7 +145,7 @@ function mapsOf(s) {
 
 // Whether the map is of one implementation's time over another's in a run.
 function isRatio(s) {
-  return s.show === "speedup" || s.show in page.beside;
+  return ["speedup", "host"].includes(s.show) || s.show in page.beside;
 }
 
 function drawHeat(into, says, s) {
@@ -172,7 +179,9 @@ function startHeat(section, s) {
       made.dataset.name = name;
       return made;
     };
-    const shows = [["speedup", "speedup"], ["share", "share of the ceiling"], ["time", "time"],
+    const host = cells.some((cell) => cell.host_us && cell.timer !== "wall");
+    const shows = [["speedup", "speedup"], ...(host ? [["host", "host time"]] : []),
+      ["share", "share of the ceiling"], ["time", "time"],
       ...Object.keys(page.beside).map((name) => [name, `beside ${name}`])];
     if (page.runs.length > 1) shows.unshift(["versus", `against ${page.runs[0].name}`]);
     controls.replaceChildren(
