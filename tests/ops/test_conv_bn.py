@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import fuseline
 from fuseline import table
+from fuseline.core import gradients
 from fuseline.testing import accuracy
 
 VECTORS = ("bn_weight", "bn_bias", "running_mean", "running_var")
@@ -214,9 +215,11 @@ def test_gradients_are_drawn_where_relu_does_not_jump() -> None:
     exact = {n: v.double() if isinstance(v, Tensor) else v for n, v in inputs.items()}
     near = spec.reference(**{**exact, "relu": False}).abs()
     assert dy.stride() == y.stride() != dy.contiguous().stride()
-    assert not dy[near < 0.06].any()
-    assert dy[near > 0.2].all()
-    assert (near < 0.06).any()
+    # Of the argument in half precision, whose own roundings are a part of it.
+    least = gradients.NEAR * torch.finfo(torch.bfloat16).eps * near.square().mean().sqrt()
+    assert not dy[near < 0.8 * least].any()
+    assert dy[near > 1.2 * least].all()
+    assert (near < 0.8 * least).any()
 
 
 def test_a_raw_backward_sums_up_in_float_whatever_the_layout_of_dy() -> None:

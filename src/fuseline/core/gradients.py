@@ -10,7 +10,7 @@ import torch.autograd.forward_ad as fwd_ad
 from torch import Tensor
 
 Function = Callable[..., Any]
-_NEAR = 16  # roundings, of numbers as large as a ReLU's argument is in the mean
+NEAR = 16  # roundings, of numbers as large as a ReLU's argument is in the mean
 
 
 def has_tangent(tensors: Sequence[Tensor]) -> bool:
@@ -102,7 +102,7 @@ def settled_by(
             h = argument(inputs)
         if h is None:
             return dys
-        least = _NEAR * torch.finfo(h.dtype).eps * h.to(torch.float64).square().mean().sqrt()
+        least = NEAR * torch.finfo(h.dtype).eps * h.to(torch.float64).square().mean().sqrt()
         return tuple(dy.where(h.abs() > least, 0.0) for dy in dys)
 
     return settled
