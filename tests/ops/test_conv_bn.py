@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import fuseline
 from fuseline import table
-from fuseline.core import gradients
+from fuseline.core.gradients import NEAR
 from fuseline.testing import accuracy
 
 VECTORS = ("bn_weight", "bn_bias", "running_mean", "running_var")
@@ -216,7 +216,7 @@ def test_gradients_are_drawn_where_relu_does_not_jump() -> None:
     near = spec.reference(**{**exact, "relu": False}).abs()
     assert dy.stride() == y.stride() != dy.contiguous().stride()
     # Of the argument in half precision, whose own roundings are a part of it.
-    least = gradients.NEAR * torch.finfo(torch.bfloat16).eps * near.square().mean().sqrt()
+    least = NEAR * torch.finfo(torch.bfloat16).eps * near.square().mean().sqrt()
     assert not dy[near < 0.8 * least].any()
     assert dy[near > 1.2 * least].all()
     assert (near < 0.8 * least).any()
