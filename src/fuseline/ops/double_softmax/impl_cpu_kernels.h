@@ -17,6 +17,22 @@ struct Stats {
   C second;
 };
 
+// e^d for -1 <= d <= 0, within 3 ULP, 1 at 0: what the second softmax takes of probabilities less
+// the largest needs no powers of two, and half as many operations as vexp. A NaN stays.
+template <class C>
+__attribute__((always_inline)) inline Vector<C> exp_of_difference(const Vector<C>& d) {
+  if constexpr (sizeof(C) == 8) {
+    return polynomial<C>(d, 1.0, 1.0, 0.4999999999999964, 0.1666666666664944, 0.041666666663443576,
+                         0.008333333302138762, 0.0013888887104824001, 0.0001984120502317959,
+                         2.4800032289946006e-05, 2.753231109497008e-06, 2.7289403227036547e-07,
+                         2.3200975871202737e-08, 1.3221480811326931e-09);
+  } else {
+    return polynomial<C>(d, 1.0f, 1.0f, 0.4999997913837433f, 0.16666340827941895f,
+                         0.04164684936404228f, 0.008275505155324936f, 0.0013007749803364277f,
+                         0.00012907630298286676f);
+  }
+}
+
 // Reads x (twice). Writes y and the statistics where their pointers are not null.
 template <class X>
 void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
@@ -43,12 +59,21 @@ void forward(const softmax::ForwardArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// Elements of a row of n, and zeros after its end.
+template <class C, class X>
+inline Vector<C> load_within(const X* row, int64_t i, int64_t n) {
+  return i + kLanes<C> <= n ? load<C>(row + i, Whole{})
+                            : load<C>(row + i, Short{static_cast<int>(n - i)});
+}
+
 // dp = y * (dy - sum(dy * y)), dx = p * (dp - sum(dp * p)). Reads dy (twice) and x. Writes dx.
 template <class X>
 void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
-  const softmax::Scratch<C> scratch(3, a.n);
-  C *const p = scratch.row(0), *const y = scratch.row(1), *const dp = scratch.row(2);
+  const softmax::Scratch<C> scratch(2, a.n);
+  C *const p = scratch.row(0), *const y = scratch.row(1);
+  const int64_t n = a.n, padded = softmax::padded<C>(n), whole = n - n % kLanes<C>;
+  const Short rest{static_cast<int>(n - whole)};
   for (int64_t row = first; row < last; ++row) {
     const X* const dy = static_cast<const X*>(a.dy) + row * a.dy_stride;
     const X* const x = static_cast<const X*>(a.saved) + row * a.saved_stride;
@@ -56,27 +81,34 @@ void gradient(const softmax::GradientArgs& a, int64_t first, int64_t last) {
     const X* const next_x = softmax::next_row(x, a.saved_stride, a.n);
     X* const dx = static_cast<X*>(a.dx) + row * a.n;
     const Stats<C> s = static_cast<const Stats<C>*>(a.stats)[row];
-    // One exponential at a time: vectors of both at once took half as long again.
-    each_vector<C>(a.n, [=](int64_t i, auto part) {
+    // One exponential at a time: vectors of both at once took half as long again. No vector of
+    // what is kept overlaps another, for what is read again at once would wait.
+    const auto first_of = [=](int64_t i, auto part) {
       __builtin_prefetch(next_dy + i);
       __builtin_prefetch(next_x + i);
       __builtin_prefetch(dx + i, 1);
-      store<C>(p + i, vexp<C>(load<C>(x + i, part) - s.m) * s.first, part);
-    });
-    const C outer = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
-      const auto ys = vexp<C>(load<C>(p + i, part) - s.first) * s.second;
+      const auto ps = vexp<C>(load<C>(x + i, part) - s.m) * s.first;
+      store<C>(p + i, fresh<C>(ps, part), Whole{});
+    };
+    for (int64_t i = 0; i < whole; i += kLanes<C>) first_of(i, Whole{});
+    if (whole < n) first_of(whole, rest);
+    const C outer = static_cast<C>(sum_row<C>(padded, [=](int64_t i, auto part) {
+      const auto ys = exp_of_difference<C>(load<C>(p + i, part) - s.first) * s.second;
       store<C>(y + i, ys, part);
-      return load<C>(dy + i, part) * ys;
+      return load_within<C>(dy, i, n) * ys;
     }));
-    // Stored, since an FMA of dp - inner would leave dp's rounding where p is 1 and dx is 0.
-    const C inner = static_cast<C>(sum_row<C>(a.n, [=](int64_t i, auto part) {
-      const auto dps = load<C>(y + i, part) * (load<C>(dy + i, part) - outer);
-      store<C>(dp + i, dps, part);
+    // dp in the place of y. Stored, since an FMA of dp - inner would leave dp's rounding where p is
+    // 1 and dx is 0.
+    const C inner = static_cast<C>(sum_row<C>(padded, [=](int64_t i, auto part) {
+      const auto dps = load<C>(y + i, part) * (load_within<C>(dy, i, n) - outer);
+      store<C>(y + i, dps, part);
       return dps * load<C>(p + i, part);
     }));
-    each_vector<C>(a.n, [=](int64_t i, auto part) {
-      store<C>(dx + i, load<C>(p + i, part) * (load<C>(dp + i, part) - inner), part);
-    });
+    const auto write = [=](int64_t i, auto part) {
+      store<C>(dx + i, load<C>(p + i, Whole{}) * (load<C>(y + i, Whole{}) - inner), part);
+    };
+    for (int64_t i = 0; i < whole; i += kLanes<C>) write(i, Whole{});
+    if (whole < n) write(whole, rest);
   }
 }
 
@@ -133,7 +165,7 @@ void columns_gradient(const softmax::GradientArgs& a, int64_t first, int64_t las
           p = vexp<C>(p - m.of[k]) * once.of[k];
         });
         const auto outer = s.sum([&](int64_t row, int k) {
-          const Vector<C> y = vexp<C>(s.at(1, row)[k] - once.of[k]) * twice.of[k];
+          const Vector<C> y = exp_of_difference<C>(s.at(1, row)[k] - once.of[k]) * twice.of[k];
           s.at(2, row)[k] = y;
           return s.at(0, row)[k] * y;
         });

@@ -41,6 +41,28 @@ class MaskRows {
       at_[d] = 0;
     }
   }
+  // Columns of the next `count` rows, those of one behind the other, and steps over the rows.
+  void tile(int64_t count, int64_t n, M* to) {
+    const int64_t inner = a_.dims - 1;
+    for (int64_t r = 0; r < count;) {
+      const bool rows = a_.dims > 0;
+      const int64_t left = rows ? a_.sizes[inner] - at_[inner] : 1,
+                    stride = rows ? a_.strides[inner] : 0;
+      const int64_t run = left < count - r ? left : count - r;
+      if (a_.last == 1) {
+        transpose(from_, stride, to + r, kTileRows, run, n);
+      } else {
+        for (int64_t i = 0; i < n; ++i) {
+          transpose(from_ + i * a_.last, stride, to + i * kTileRows + r, kTileRows, run, 1);
+        }
+      }
+      r += run;
+      if (!rows) return;
+      at_[inner] += run - 1;
+      from_ += (run - 1) * stride;
+      next();
+    }
+  }
   template <class Part>
   Vector<C> load(int64_t i, Part part) const {
     return gathered_ ? fuseline::load<C>(gathered_ + i, part) : fuseline::load<C>(from_ + i, part);
@@ -61,6 +83,27 @@ class MaskRows<C, Absent> {
   template <class Part>
   Vector<C> load(int64_t, Part) const {
     return Vector<C>{};
+  }
+};
+
+// The mask's tile, of nothing where there is none.
+template <class X, class M>
+using MaskTile = RowTile<M, std::is_same_v<M, Absent> ? 1 : softmax::kFew<Compute<X>>>;
+
+// What causal leaves of each row of a tile: `of` elements, in vectors for its strips.
+template <class C>
+struct Seen {
+  C of[kTileRows];
+
+  Seen(const Causal& causal, int64_t row, int64_t count, int64_t n) {
+    for (int64_t r = 0; r < kTileRows; ++r) {
+      of[r] = static_cast<C>(r < count ? visible(causal, row + r, n) : n);
+    }
+  }
+  // v, or `other` in rows of which column i is hidden.
+  Vector<C> keep(int64_t column, int64_t i, const Vector<C>& v, C other) const {
+    const auto seen = fuseline::load<C>(of + column, Whole{});
+    return seen > static_cast<C>(i) ? v : Vector<C>{} + other;
   }
 };
 
@@ -111,6 +154,53 @@ void forward(const ForwardArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// The same of rows of few columns, a tile of them at a time.
+template <class X, class M, bool LOG>
+void forward_tiles(const ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  constexpr bool kMasked = !std::is_same_v<M, Absent>;
+  const Vector<C> scale = Vector<C>{} + static_cast<C>(a.scale);
+  softmax::Tile<X> xs, ys;
+  MaskTile<X, M> added;
+  MaskRows<C, M> mask(a, first, nullptr);
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    const X* const x = xs.of(a.x, row, a.x_stride, count, a.n);
+    if constexpr (kMasked) mask.tile(count, a.n, added.elements);
+    const Seen<C> seen(a.causal, row, count, a.n);
+    const auto of = [&](const auto& s, int64_t, int64_t column) {
+      auto m = s.zeros();
+      for (auto& v : m.of) v = Vector<C>{} + softmax::kLeast<C>;
+      s.each([&](int64_t i, int k) {
+        const int64_t at = column + k * kLanes<C>;
+        Vector<C> z = s.vector(x + column, kTileRows, i, k), add = {};
+        if constexpr (kMasked) add = s.vector(added.column(0) + column, kTileRows, i, k);
+        z = fused<C>(z, scale, add);
+        if (a.causal.on) z = seen.keep(at, i, z, softmax::kLeast<C>);
+        s.at(0, i)[k] = z;
+        m.of[k] = larger<C>(z, m.of[k]);
+      });
+      const auto exponential = [&](int64_t i, int k) {
+        Vector<C>& z = s.at(0, i)[k];
+        const Vector<C> shifted = z - m.of[k], e = vexp<C>(shifted);
+        z = LOG ? shifted : e;
+        return e;
+      };
+      // Where nothing is left, or a NaN, the sum is NaN, and all of the row.
+      if constexpr (LOG) {
+        const auto log = s.sum(exponential, vlog);
+        s.write(ys.column(0) + column, count,
+                [&](int64_t i, int k) { return s.at(0, i)[k] - log.of[k]; });
+      } else {
+        const auto factor = s.sum(exponential, [](const Vector<double>& sum) { return 1 / sum; });
+        s.write(ys.column(0) + column, count,
+                [&](int64_t i, int k) { return s.at(0, i)[k] * factor.of[k]; });
+      }
+    };
+    softmax::each_strip<C, 1>(a.n, count, 0, 1, of);
+    ys.write(a.y, row, count, a.n, count);
+  });
+}
+
 // dx = scale * Formula's, zeros where causal hides x. Reads dy and y (twice). Writes dx.
 template <class X, class Formula>
 void gradient(const GradientArgs& a, int64_t first, int64_t last) {
@@ -133,12 +223,54 @@ void gradient(const GradientArgs& a, int64_t first, int64_t last) {
   }
 }
 
+// The gradient of rows of few columns.
+template <class X, class Formula>
+void gradient_tiles(const GradientArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const C scale = static_cast<C>(a.scale);
+  softmax::Tile<X> dys, saved, dxs;
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    const X* const dy = dys.of(a.dy, row, a.dy_stride, count, a.n);
+    const X* const y = saved.of(a.y, row, a.y_stride, count, a.n);
+    const Seen<C> seen(a.causal, row, count, a.n);
+    const auto of = [&](const auto& s, int64_t, int64_t column) {
+      const auto at = [&](const X* from, int64_t i, int k) {
+        return s.vector(from + column, kTileRows, i, k);
+      };
+      const auto sum = s.sum(
+          [&](int64_t i, int k) { return Formula::template term<C>(at(dy, i, k), at(y, i, k)); });
+      s.write(dxs.column(0) + column, count, [&](int64_t i, int k) {
+        const auto dz = Formula::template dx<C>(at(dy, i, k), at(y, i, k), sum.of[k]) * scale;
+        return a.causal.on ? seen.keep(column + k * kLanes<C>, i, dz, 0) : dz;
+      });
+    };
+    softmax::each_strip<C, 0>(a.n, count, 0, 1, of);
+    dxs.write(a.dx, row, count, a.n, count);
+  });
+}
+
+// Their length alone says how rows are taken.
+template <class X, class M, bool LOG>
+void forward_any(const ForwardArgs& a, int64_t first, int64_t last) {
+  const bool few = a.n <= softmax::kFew<Compute<X>>;
+  few ? forward_tiles<X, M, LOG>(a, first, last) : forward<X, M, LOG>(a, first, last);
+}
+template <class X, class Formula>
+void gradient_any(const GradientArgs& a, int64_t first, int64_t last) {
+  const bool few = a.n <= softmax::kFewOfGradients<X>;
+  few ? gradient_tiles<X, Formula>(a, first, last) : gradient<X, Formula>(a, first, last);
+}
+
 template <bool LOG, class X>
-constexpr auto kOfX = forward<X, X, LOG>;
+constexpr auto kOfX = forward_any<X, X, LOG>;
 template <bool LOG, class X>
-constexpr auto kOfFloat = forward<X, float, LOG>;
+constexpr auto kOfFloat = forward_any<X, float, LOG>;
 template <bool LOG, class X>
-constexpr auto kAlone = forward<X, Absent, LOG>;
+constexpr auto kAlone = forward_any<X, Absent, LOG>;
+
+template <bool LOG, class X>
+constexpr auto kGradient =
+    gradient_any<X, std::conditional_t<LOG, softmax::OfLogSoftmax, softmax::OfSoftmax>>;
 
 constexpr Kernels kKernels = {
     {{{kAlone<false, double>, kAlone<false, float>, kAlone<false, f16>, kAlone<false, bf16>},
@@ -148,10 +280,10 @@ constexpr Kernels kKernels = {
      {{kOfFloat<false, double>, kOfFloat<false, float>, kOfFloat<false, f16>,
        kOfFloat<false, bf16>},
       {kOfFloat<true, double>, kOfFloat<true, float>, kOfFloat<true, f16>, kOfFloat<true, bf16>}}},
-    {{gradient<double, softmax::OfSoftmax>, gradient<float, softmax::OfSoftmax>,
-      gradient<f16, softmax::OfSoftmax>, gradient<bf16, softmax::OfSoftmax>},
-     {gradient<double, softmax::OfLogSoftmax>, gradient<float, softmax::OfLogSoftmax>,
-      gradient<f16, softmax::OfLogSoftmax>, gradient<bf16, softmax::OfLogSoftmax>}}};
+    {{kGradient<false, double>, kGradient<false, float>, kGradient<false, f16>,
+      kGradient<false, bf16>},
+     {kGradient<true, double>, kGradient<true, float>, kGradient<true, f16>,
+      kGradient<true, bf16>}}};
 
 }  // namespace
 }  // namespace fuseline::masked_softmax

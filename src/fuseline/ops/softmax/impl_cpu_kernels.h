@@ -80,7 +80,7 @@ constexpr auto kForward = forward_rows<X, forward<X>, columns<X>>;
 constexpr Kernels kKernels = {
     {kForward<double>, kForward<float>, kForward<f16>, kForward<bf16>},
     {columns<double>, columns<float>, columns<f16>, columns<bf16>},
-    {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
+    {kGradientOfRows<double>, kGradientOfRows<float>, kGradientOfRows<f16>, kGradientOfRows<bf16>},
     {columns_gradient<double, OfSoftmax>, columns_gradient<float, OfSoftmax>,
      columns_gradient<f16, OfSoftmax>, columns_gradient<bf16, OfSoftmax>}};
 

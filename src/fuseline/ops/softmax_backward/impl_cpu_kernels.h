@@ -18,7 +18,12 @@ inline Vector<C> of_dy(const Vector<C>& ddx, const Vector<C>& y, const Vector<C>
 template <class C>
 inline Vector<C> of_y(const Vector<C>& ddx, const Vector<C>& dy, const Vector<C>& a,
                       const Vector<C>& b) {
+#ifdef __FMA__
+  // Of two products a compiler picks the one it fuses, a strip's width perhaps with it.
+  return fused<C>(ddx, dy - b, -(dy * a));
+#else
   return ddx * (dy - b) - dy * a;
+#endif
 }
 
 template <class X>
@@ -58,7 +63,7 @@ void rows_bwd(const BwdArgs& args, int64_t first, int64_t last) {
   }
 }
 
-// The same of columns. Reads y and ddx four times, dy three times.
+// The same of columns. Reads y three times, the others twice. Writes both gradients.
 template <class X>
 void columns_bwd(const BwdArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
@@ -69,26 +74,46 @@ void columns_bwd(const BwdArgs& args, int64_t first, int64_t last) {
       };
     };
     const auto ddx = in(args.ddx), dy = in(args.dy), y = in(args.y);
+    // Two sums at once are fused with their products as it suits a strip's width.
     const auto a = s.sum([&](int64_t row, int k) { return ddx(row, k) * y(row, k); });
     const auto b = s.sum([&](int64_t row, int k) { return dy(row, k) * y(row, k); });
-    const int64_t to = slice * args.n * args.inner + column;
-    s.write(static_cast<X*>(args.of_dy) + to, args.inner,
-            [&](int64_t row, int k) { return of_dy<C>(ddx(row, k), y(row, k), a.of[k]); });
-    s.write(static_cast<X*>(args.of_y) + to, args.inner,
-            [&](int64_t row, int k) { return of_y<C>(ddx(row, k), dy(row, k), a.of[k], b.of[k]); });
+    X* const to_dy = static_cast<X*>(args.of_dy) + slice * args.n * args.inner + column;
+    X* const to_y = static_cast<X*>(args.of_y) + slice * args.n * args.inner + column;
+    s.each([&](int64_t row, int k) {
+      const Vector<C> g = ddx(row, k), d = dy(row, k);
+      s.put(to_dy, args.inner, row, k, of_dy<C>(g, y(row, k), a.of[k]));
+      s.put(to_y, args.inner, row, k, of_y<C>(g, d, a.of[k], b.of[k]));
+    });
   };
   softmax::each_strip<C, 0>(args.n, args.inner, first, last, strips);
 }
 
-using softmax::columns_gradient, softmax::gradient, softmax::OfSoftmax;
+// Rows of few elements by tiles.
+template <class X>
+void any_rows_bwd(const BwdArgs& args, int64_t first, int64_t last) {
+  if (args.n > softmax::kFewOfGradients<X>) return rows_bwd<X>(args, first, last);
+  softmax::Tile<X> ddx, dy, y, to_dy, to_y;
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    const auto in = [&](softmax::Tile<X>& tile, const View& v) {
+      return View{tile.of(v.data, row, v.stride, count, args.n), 0, kTileRows};
+    };
+    const BwdArgs tile{in(ddx, args.ddx), in(dy, args.dy), in(y, args.y), to_dy.elements,
+                       to_y.elements,     args.n,          count};
+    columns_bwd<X>(tile, 0, 1);
+    to_dy.write(args.of_dy, row, count, args.n, count);
+    to_y.write(args.of_y, row, count, args.n, count);
+  });
+}
+
+using softmax::columns_gradient, softmax::kGradientOfRows, softmax::OfSoftmax;
 
 constexpr Kernels kKernels = {
     {{},
      {},
-     {gradient<double>, gradient<float>, gradient<f16>, gradient<bf16>},
+     {kGradientOfRows<double>, kGradientOfRows<float>, kGradientOfRows<f16>, kGradientOfRows<bf16>},
      {columns_gradient<double, OfSoftmax>, columns_gradient<float, OfSoftmax>,
       columns_gradient<f16, OfSoftmax>, columns_gradient<bf16, OfSoftmax>}},
-    {rows_bwd<double>, rows_bwd<float>, rows_bwd<f16>, rows_bwd<bf16>},
+    {any_rows_bwd<double>, any_rows_bwd<float>, any_rows_bwd<f16>, any_rows_bwd<bf16>},
     {columns_bwd<double>, columns_bwd<float>, columns_bwd<f16>, columns_bwd<bf16>}};
 
 }  // namespace
