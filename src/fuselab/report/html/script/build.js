@@ -64,6 +64,20 @@ function choice(label, options, change, chosen) {
     el("span", {}, label), list);
 }
 
+// Lists to choose the fields of a state from: a change draws again, and the list keeps the focus.
+function offering(controls, state, draw) {
+  return (name, label, options) => {
+    const change = (value) => {
+      state[name] = typeof state[name] === "number" ? Number(value) : value;
+      draw();
+      controls.querySelector(`[data-name="${name}"] select`)?.focus();
+    };
+    const made = choice(label, options, change, String(state[name]));
+    made.dataset.name = name;
+    return made;
+  };
+}
+
 // Tables that the arrow keys walk in, each one stop of the Tab key.
 function startWalking() {
   document.addEventListener("focusin", ({ target }) => {

@@ -157,9 +157,24 @@ function drawHeat(into, says, s) {
   into.replaceChildren(...maps.map((map) => heatTable(map, full)));
 }
 
+// What a map can show of these cells: [its name in SHOWS, what the list calls it].
+function choicesOf(cells) {
+  const several = page.runs.length > 1;
+  const host = cells.some((cell) => cell.host_us && cell.timer !== "wall");
+  return [
+    ...(several ? [["versus", `against ${page.runs[0].name}`]] : []),
+    ["speedup", "speedup"],
+    ...(host ? [["host", "host time"]] : []),
+    ["share", "share of the ceiling"],
+    ["time", "time"],
+    ...Object.keys(page.beside).map((name) => [name, `beside ${name}`]),
+  ];
+}
+
 function startHeat(section, s) {
   const [controls, into, says] = ["controls", "maps", "says"]
     .map((name) => section.querySelector(`.${name}`));
+  const offer = offering(controls, s, () => draw());
   const draw = () => {
     const cells = page.measured.filter((cell) => cell.family === s.family);
     s.dtype = pick(s.dtype, distinct(cells, "dtype"));
@@ -169,25 +184,10 @@ function startHeat(section, s) {
     s.impl = pick(s.impl, own ? [OWN, ...impls] : impls);
     s.over = pick(s.over, [...["compile", "eager"].filter((i) => impls.includes(i)), ...impls]);
     const isGrid = grids(cells.filter((cell) => cell.dtype === s.dtype)).length > 0;
-    const change = (name) => (value) => {
-      s[name] = name === "run" ? Number(value) : value;
-      draw();
-      controls.querySelector(`[data-name="${name}"] select`)?.focus();
-    };
-    const offer = (name, label, options) => {
-      const made = choice(label, options, change(name), String(s[name]));
-      made.dataset.name = name;
-      return made;
-    };
-    const host = cells.some((cell) => cell.host_us && cell.timer !== "wall");
-    const shows = [["speedup", "speedup"], ...(host ? [["host", "host time"]] : []),
-      ["share", "share of the ceiling"], ["time", "time"],
-      ...Object.keys(page.beside).map((name) => [name, `beside ${name}`])];
-    if (page.runs.length > 1) shows.unshift(["versus", `against ${page.runs[0].name}`]);
     controls.replaceChildren(
       offer("family", "problem", distinct(page.measured, "family")),
       offer("dtype", "dtype", distinct(cells, "dtype").map((d) => [d, SHORT_TYPES[d] || d])),
-      offer("show", "show", shows),
+      offer("show", "show", choicesOf(cells)),
       ...(s.show === "versus"
         ? [offer("other", "run", page.runs.slice(1).map((run) => run.name))]
         : [offer("run", "run", page.runs.map((run, i) => [String(i), run.name]))]),

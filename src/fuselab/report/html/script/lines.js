@@ -121,8 +121,22 @@ function legend(into, names, hidden, draw) {
   }));
 }
 
+function lineFigure(title, cells, measure) {
+  const label = `${measure.text} over size, ${title}; the tables have the figures`;
+  const canvas = el("canvas", { role: "img", "aria-label": label });
+  const [hidden, buttons] = [new Set(), el("div", { class: "legend" })];
+  const draw = () => drawLines(canvas, cells, measure, hidden);
+  const ceiling = measure === MEASURES.tflops ? [] : ["ceiling"];
+  legend(buttons, [...distinct(cells, "impl"), ...ceiling], hidden, draw);
+  const figure = el("figure", {}, el("figcaption", {}, title), buttons,
+    el("div", { class: "canvas" }, canvas));
+  whenSeen(figure, draw);
+  return figure;
+}
+
 function startLines(section, s) {
   const [controls, into] = ["controls", "charts"].map((n) => section.querySelector(`.${n}`));
+  const offer = offering(controls, s, () => start());
   const start = () => {
     const timed = page.measured.filter((cell) => cell.family === s.family && cell.run === s.run
       && cell.median_us && cell.ideal_bytes);
@@ -130,36 +144,15 @@ function startLines(section, s) {
     s.measure = pick(s.measure, [usualMeasure(timed), ...measures]);
     const measure = MEASURES[s.measure];
     const cells = timed.filter(measure.known);
-    const change = (name) => (value) => {
-      s[name] = name === "run" ? Number(value) : value;
-      start();
-      controls.querySelector(`[data-name="${name}"] select`)?.focus();
-    };
-    const offer = (name, label, options) => {
-      const made = choice(label, options, change(name), String(s[name]));
-      made.dataset.name = name;
-      return made;
-    };
     controls.replaceChildren(
       offer("family", "problem", distinct(page.measured, "family")),
       offer("measure", "show", measures.map((name) => [name, MEASURES[name].label])),
       offer("run", "run", page.runs.map((run, i) => [String(i), run.name])),
     );
-    const empty = el("p", {}, "No cell of this problem has such a figure.");
-    const parts = [...grouped(cells, chartKey)];
-    into.replaceChildren(...(parts.length ? parts.map(([title, part]) => {
-      const canvas = el("canvas", { role: "img", "aria-label":
-        `${measure.text} over size, ${s.family}, ${title}; the tables have the figures` });
-      const hidden = new Set();
-      const draw = () => drawLines(canvas, part, measure, hidden);
-      const buttons = el("div", { class: "legend" });
-      const ceiling = measure === MEASURES.tflops ? [] : ["ceiling"];
-      legend(buttons, [...distinct(part, "impl"), ...ceiling], hidden, draw);
-      const figure = el("figure", {}, el("figcaption", {}, `${s.family}, ${title}`), buttons,
-        el("div", { class: "canvas" }, canvas));
-      whenSeen(figure, draw);
-      return figure;
-    }) : [empty]));
+    const figures = [...grouped(cells, chartKey)]
+      .map(([title, part]) => lineFigure(`${s.family}, ${title}`, part, measure));
+    const none = el("p", {}, "No cell of this problem has such a figure.");
+    into.replaceChildren(...(figures.length ? figures : [none]));
   };
   section.hidden = false;
   start();
