@@ -19,6 +19,8 @@ OPS = torch.ops.fuseline
 # view as another dtype is negated, before any operator of ours is called: that one is not tried.
 HEAD = """
 import gc, os
+from itertools import permutations
+
 gc.disable()
 import torch, fuseline
 x = torch.randn(4, 8)
@@ -27,6 +29,7 @@ stats = torch.ones(4)
 ops = {
     "softmax": [(x, -1)], "_softmax_bwd": [(x, x, -1)], "_rms_norm": [(x, x[0], 1e-6)],
     "_rms_norm_fwd": [(x, x[0], 1e-6)], "add_rms_norm": [(x, x, x[0], 1e-6)],
+    "_add_rms_norm_fwd": [(x, x, x[0], 1e-6)],
     "_rms_norm_bwd": [(x, x, x[0], stats, True, True)], "rms_norm_fp8": [(x, x[0], s, 1e-6)],
     "_layer_norm": [(x, x[0], x[0], 1e-6)], "_layer_norm__triton": [(x, x[0], x[0], 1e-6)],
     "_bias_dropout_add": [(x, x[0], x, 0.5, True, 7)],
@@ -54,6 +57,14 @@ served = {
     "_conv_bn_fwd__aten": [(image, kernel, None, stats, stats, 1e-5, True, *places, 1)],
 }
 ops |= served
+
+def refuse(word, op, *args):
+    try:
+        op(*args)
+    except TypeError as error:
+        assert word in str(error), (op, error)
+    else:
+        raise AssertionError(op)
 """
 LAYOUTS = """
 q = torch.quantize_per_tensor(x, 0.1, 0, torch.qint32)
@@ -103,18 +114,8 @@ for name, calls in ops.items():
 """
 # Torch has no dispatch key for meta and quantized: the kernel is called.
 BESIDE_META = """
-from itertools import permutations
-
 def view(t):
     return torch.quantize_per_tensor(t.float(), 0.1, 0, torch.qint32).view(torch.float32)
-
-def refuse(word, op, *args):
-    try:
-        op(*args)
-    except TypeError as error:
-        assert word in str(error), (op, error)
-    else:
-        raise AssertionError(op)
 
 for name, calls in served.items():
     op = getattr(torch.ops.fuseline, name).default
@@ -134,6 +135,26 @@ for at, name in enumerate("qkv"):
     given[at] = view(rows)
     refuse(f"{name} has layout quantized", fuseline.attention_varlen, *given, starts, starts)
 """
+# A fake mode asks for the shapes of results before any key of the dispatcher.
+BESIDE_FAKE = """
+import logging
+from torch._subclasses import FakeTensorMode
+
+logging.disable()
+mode = FakeTensorMode(allow_non_fake_inputs=True)
+for name, calls in ops.items():
+    op = getattr(torch.ops.fuseline, name).default
+    parameters = [a.name for a in op._schema.arguments]
+    for args in calls:
+        tensors = [at for at, a in enumerate(args) if isinstance(a, torch.Tensor)]
+        for fake, at in permutations(tensors, 2):
+            if args[at].dim() != 2:
+                continue
+            given = list(args)
+            given[fake] = mode.from_tensor(given[fake])
+            given[at] = args[at].to_sparse_csr()
+            refuse(f"{parameters[at]} has layout torch.sparse_csr", op, *given)
+"""
 END = """
 print("ended", flush=True)
 os._exit(0)
@@ -141,7 +162,9 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(
-    "body", [LAYOUTS, FREED, BESIDE_META], ids=["layouts", "freed", "beside meta"]
+    "body",
+    [LAYOUTS, FREED, BESIDE_META, BESIDE_FAKE],
+    ids=["layouts", "freed", "beside meta", "beside fake"],
 )
 def test_unreadable_tensors_are_refused_by_name(body: str) -> None:
     """Freed: as FSDP frees parameters."""

@@ -26,6 +26,11 @@ CALLS: dict[str, tuple[str, Call]] = {
     "log_softmax": ("scale", lambda x, v: fuseline.log_softmax(x, scale=v)),
     "dropout": ("p", lambda x, v: fuseline.bias_dropout_add(x, x[0], x, v, True, seed=11)),
 }
+NORMS: dict[str, Callable[[Tensor, Tensor | None, float], Tensor]] = {
+    "rms_norm": fuseline.rms_norm,
+    "layer_norm": lambda x, w, eps: fuseline.layer_norm(x, w, None, eps),
+    "add_rms_norm": lambda x, w, eps: fuseline.add_rms_norm(x, torch.zeros_like(x), w, eps)[0],
+}
 IDS = {"argvalues": CALLS.values(), "ids": CALLS}
 
 
@@ -55,6 +60,32 @@ def test_what_has_a_gradient_or_no_one_value_is_refused(name: str, call: Call) -
 
 def test_an_eps_beyond_all_floats_leaves_zeros() -> None:
     assert not fuseline.rms_norm(torch.randn(5, 19), eps=10**400).any()
+
+
+@pytest.mark.parametrize("eps", [1e-320, 1e-40, 1e39, 1e300])
+@pytest.mark.parametrize("name", NORMS)
+def test_forward_mode_keeps_an_eps_beyond_float32(name: str, eps: float) -> None:
+    torch.manual_seed(0)
+    x, tangent = torch.randn(3, 19), torch.randn(3, 19)
+    x[1] = 0.0
+    y, dy = torch.func.jvp(lambda t: NORMS[name](t, None, eps), (x,), (tangent,))
+    h, dh = (t.double() for t in (x, tangent))
+    if name == "layer_norm":
+        h, dh = (t - t.mean(-1, keepdim=True) for t in (h, dh))
+    rstd = (h.square().mean(-1, keepdim=True) + eps) ** -0.5
+    exact = h * rstd
+    moved = rstd * (dh - exact * (exact * dh).mean(-1, keepdim=True))
+    torch.testing.assert_close(y, exact.float(), rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(dy, moved.float(), rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_forward_mode_scales_a_vanishing_row_by_an_infinite_weight(name: str) -> None:
+    x, weight = torch.randn(3, 19), torch.randn(19)
+    weight[0] = torch.inf
+    y, _ = torch.func.jvp(lambda t: NORMS[name](t, weight, 1e300), (x,), (x,))
+    assert y[:, 0].isinf().all()
+    assert torch.equal(y, NORMS[name](x, weight, 1e300))
 
 
 def test_compiled_a_number_may_be_a_tensor() -> None:

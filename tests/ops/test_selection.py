@@ -265,6 +265,8 @@ def test_what_aten_does_not_serve_is_refused_before_anything_runs() -> None:
         fuseline.layer_norm(x, weight, impl="aten")
     with pytest.raises(RuntimeError, match=r"eps is 1e-40, expected 0 or at least 1\.18e-38"):
         fuseline.layer_norm(x.float(), eps=1e-40, impl="aten")  # which is 0 to torch's kernel
+    with pytest.raises(RuntimeError, match=r"eps is 1e\+39, .* at most 3\.4e\+38, as float32"):
+        fuseline.layer_norm(x.float(), eps=1e39, impl="aten")  # which is Inf to it
     half, bias = torch.ones(2, 8).half().requires_grad_(), torch.ones(8)
     fuseline.layer_norm(half.detach(), None, bias, impl="aten")
     with pytest.raises(RuntimeError, match="gradient of a bias without a weight"):

@@ -6,6 +6,7 @@ put our kernels in their place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ from fuseline.core import contract
 
 NAME = "aten"
 DEVICES = ("cpu", "cuda")
-_LEAST = torch.finfo(torch.float32).tiny
+_EPS = torch.finfo(torch.float32)
 
 
 class Kernel:
@@ -40,9 +41,10 @@ def bind(schemas: Mapping[str, str]) -> tuple[Kernel, ...]:
 
 def lost(x: Tensor, eps: float) -> str | None:
     """Return why torch's norms, which take eps in float32, do not serve one, or None."""
-    if x.dtype == torch.float64 or not 0.0 < eps < _LEAST:
+    if x.dtype == torch.float64 or not (0.0 < eps < _EPS.tiny or _EPS.max < eps < math.inf):
         return None
-    return f"eps is {eps}, expected 0 or at least {_LEAST:.3g}, the least of float32"
+    least, most = f"at least {_EPS.tiny:.3g}", f"at most {_EPS.max:.3g}"
+    return f"eps is {eps}, expected 0 or {least} and {most}, as float32 keeps it"
 
 
 def provider(

@@ -11,13 +11,24 @@ def statistics_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
+def _formula_dtype(x: Tensor, eps: float) -> torch.dtype:
+    """Return what the formula is computed in: the dtype of the statistics, or fp64 for an eps that
+    would be Inf there or lose digits.
+    """
+    dtype = statistics_dtype(x)
+    if not isinstance(eps, float) or eps == 0.0:  # a symbolic one would guard on its value
+        return dtype
+    info = torch.finfo(dtype)
+    return dtype if info.tiny <= abs(eps) <= info.max else torch.float64
+
+
 def normalised(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
     """Return the norm of x times weight_offset + weight, open to autograd, vmap and jvp.
 
     The weight may be any that broadcasts. Rows are scaled by a power of two first, so that no
     square overflows; the scale cancels.
     """
-    h = x.to(statistics_dtype(x))
+    h = x.to(_formula_dtype(x, eps))
     if x.shape[-1] == 0:
         return h.to(x.dtype) if weight is None else (h * weight).to(x.dtype)
     with torch.no_grad():
