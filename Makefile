@@ -26,7 +26,7 @@ export PATH := $(BIN:%/=%):$(PATH)
 # pip hides what CMake says.
 SAY_WHAT_IS_MISSING = $(PY) -c "from fuseline.core import native; why = native.status().why_not('cuda'); why and print(why)"
 
-.PHONY: demo test test-fast lint gpu-test wheel clean
+.PHONY: demo test test-fast browser-test lint gpu-test wheel clean
 
 demo: $(STAMP)/lab
 	$(PY) -m fuselab check rms_norm --level quick
@@ -40,15 +40,19 @@ demo: $(STAMP)/lab
 ALONE := tests/lab/test_caches.py tests/checker/test_cheats.py
 
 test: $(STAMP)/dev
-	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long" -n 3 --dist loadfile \
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not browser and not long" -n 3 --dist loadfile \
 	  --no-loadscope-reorder $(ALONE:%=--ignore=%)
-	$(PY) -m pytest -m "not gpu and not long" $(ALONE)
+	$(PY) -m pytest -m "not gpu and not browser and not long" $(ALONE)
 
 # What a change near one operator (or several: OP="softmax or rms_norm") needs, in three minutes.
 OP ?= rms_norm
 test-fast: $(STAMP)/dev
-	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not long and not slow" -n 2 \
+	OMP_WAIT_POLICY=passive $(PY) -m pytest -m "not gpu and not browser and not long and not slow" -n 2 \
 	  tests/architecture tests/ops tests/cuda_on_cpu -k "architecture or $(OP)"
+
+# The report in a real Chromium, which must be in PATH.
+browser-test: $(STAMP)/dev
+	$(PY) -m pytest -m browser tests/lab/test_page.py
 
 gpu-test: $(STAMP)/dev
 	$(PY) -c "import sys, torch; torch.cuda.is_available() or sys.exit('gpu-test: torch sees no GPU')"
