@@ -404,7 +404,7 @@ def test_times_taken_beside_others_work_are_noisy_in_text_record_and_page(
     assert to_text(found).count("; noisy: others were <busy>") == 6
     assert "others were <busy>" in found.to_record()["modes"][0]["sizes"][0]["noise"]
     page = write_page(found, tmp_path).read_text()
-    assert page.count('title="others were &lt;busy&gt;') == 6
+    assert page.count("<small>noisy: others were &lt;busy&gt;") == 6
     assert "6 of 6 times are noisy" in page
 
 

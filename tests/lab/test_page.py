@@ -139,6 +139,13 @@ def test_a_cell_opens_by_mouse_keyboard_and_address(one: Path, browser: Any) -> 
         assert opened.drawer() == by_mouse
 
 
+@pytest.mark.parametrize("end", ["#cell=%E0", "#cell=none", "#cell=", "#tables"])
+def test_an_address_of_no_cell_opens_the_page(end: str, one: Path, browser: Any) -> None:
+    with Opened(browser, one, end=end) as opened:
+        assert not opened.page.is_visible("#drawer")
+        assert opened.errors == []
+
+
 def test_the_map_shows_what_it_is_asked_for(one: Path, browser: Any) -> None:
     rows = [row for row in shown(SEED).view.records if row["role"] != "ceiling"]
     group = {

@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -84,6 +85,16 @@ def test_tables_lead_to_the_cells_that_they_show(run: Shown) -> None:
         time, status = data["numbers"]["median_us"][int(index)], data["texts"]["status"]
         wanted = status[0][status[1][int(index)]] if time is None else f"{time:.5g}"
         assert text == wanted or float(text) == pytest.approx(time, rel=5e-5, abs=6e-4)
+
+
+def test_a_proof_is_texts_whatever_is_in_it(run: Shown) -> None:
+    odd = {"rounds": [1.0, float("nan"), float("inf")], "steady": True, "mix": "1R1W"}
+    texts, which = payload([replace(run, measured=[replace(run.measured[0], proof=odd)])])["texts"][
+        "proof"
+    ]
+    assert json.loads(texts[which[0]], parse_constant=pytest.fail) == {
+        "rounds": "[1.0, NaN, Infinity]", "steady": "true", "mix": "1R1W"
+    }  # fmt: skip
 
 
 def test_what_is_not_finite_is_a_text() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fuselab import metrics, stats
+from fuselab import stats
 from fuselab.counters import UNITS
 from fuselab.metrics import Record
 from fuselab.model import Measurement
@@ -79,10 +79,10 @@ def keys(runs: Sequence[Shown]) -> list[str]:
     ]
 
 
-def _proof(measurement: Measurement) -> Mapping[str, Any]:
-    """Return what of the proof cells may have in common."""
+def _proof(measurement: Measurement) -> Mapping[str, str]:
+    """Return what of the proof cells may have in common, as text: JSON has no NaN."""
     return {
-        name: metrics.finite(value)
+        name: value if isinstance(value, str) else json.dumps(value)
         for name, value in measurement.proof.items()
         if name not in _NOT_SHARED
     }

@@ -7,7 +7,11 @@ function address(cell) {
 // The cell that the page's address ends with, if any.
 function addressed() {
   const [, key] = location.hash.match(/^#cell=(.*)/) || [];
-  return key === undefined ? undefined : page.byKey.get(decodeURIComponent(key));
+  try {
+    return page.byKey.get(decodeURIComponent(key));
+  } catch {
+    return undefined; // of an address that was cut
+  }
 }
 
 function show(cell) {
@@ -97,7 +101,6 @@ function distribution(cell) {
 
 function ran(cell) {
   const proof = JSON.parse(cell.proof);
-  const text = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
   const kernels = cell.kernels ? cell.kernels.split("; ") : [];
   return [
     el("h3", {}, "What ran"),
@@ -107,15 +110,19 @@ function ran(cell) {
       ["precision", cell.precision], ["launches", short(cell.launches)],
       ["SM clock", cell.sm_mhz === null ? null : `${short(cell.sm_mhz)} MHz`],
       ["code hash", cell.code],
-      ...Object.entries(proof).map(([name, value]) => [name.replaceAll("_", " "), text(value)]),
+      ...Object.entries(proof).map(([name, value]) => [name.replaceAll("_", " "), value]),
     ]),
   ].filter(Boolean);
 }
 
 function copier(label, text) {
   const button = el("button", { type: "button", class: "copy", onclick: async () => {
-    await navigator.clipboard?.writeText(text());
-    button.textContent = "copied";
+    try {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "copied";
+    } catch {
+      button.textContent = "not allowed here";
+    }
   } }, label);
   return button;
 }
