@@ -45,7 +45,7 @@ class Run:
         self.device, self.graph, self.dtype = x.device, graph, x.dtype
         self.calls: list[Any] = []
         self.seen: list[Tensor] = []
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = torch.Generator(x.device).manual_seed(0)
         self.leaves = [x.clone().requires_grad_(graph)]
 
     def leaf(self, shape: torch.Size) -> Tensor:
@@ -86,7 +86,8 @@ class Run:
         return Outcome(self.calls, results, list(grads))
 
     def _randn(self, shape: torch.Size) -> Tensor:
-        return torch.randn(shape, generator=self.generator, dtype=self.dtype).to(self.device)
+        # On the device: images take the host most of the time of a proof.
+        return torch.randn(shape, generator=self.generator, dtype=self.dtype, device=self.device)
 
 
 def plan_of(module: Any, own: type[Module], training: bool) -> Plan:
