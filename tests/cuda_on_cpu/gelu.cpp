@@ -43,7 +43,7 @@ int64_t forward(const void* x, const void* bias, void* y, const int64_t* sizes,
     pointwise::Problem<Gelu<decltype(formula)::value, T>> a{};
     a.in[0] = x;
     a.in[1] = bias;
-    a.to = static_cast<T*>(y);
+    a.to[0] = static_cast<T*>(y);
     pointwise::launch(a, *axes, static_cast<int>(sms), nullptr);
   });
   return 0;

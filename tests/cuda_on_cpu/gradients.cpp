@@ -11,7 +11,7 @@ using pointwise::run;
       const int64_t* dcos_strides, const int64_t* x_strides, const int64_t* dsum_strides,        \
       const int64_t* to_strides, int64_t dims, int64_t sms, int64_t most, int64_t backwards) {   \
     using Op = fuseline::horizontal_reduction_pointwise::Backward<T>;                            \
-    return run<Op>({dcos, x, dsum}, to, sizes,                                                   \
+    return run<Op>({dcos, x, dsum}, {to}, sizes,                                                 \
                    {dcos_strides, x_strides, dsum_strides, to_strides}, dims, sms, most,         \
                    backwards);                                                                   \
   }                                                                                              \
@@ -22,7 +22,7 @@ using pointwise::run;
       const int64_t* to_strides, int64_t dims, int64_t sms, int64_t most, int64_t backwards) {   \
     using Op = fuseline::horizontal_reduction_reduction::Backward<T>;                            \
     return run<Op>(                                                                              \
-        {x, dsum, damax, amax, count}, to, sizes,                                                \
+        {x, dsum, damax, amax, count}, {to}, sizes,                                              \
         {x_strides, dsum_strides, damax_strides, amax_strides, count_strides, to_strides}, dims, \
         sms, most, backwards);                                                                   \
   }

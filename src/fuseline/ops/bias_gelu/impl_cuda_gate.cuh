@@ -4,6 +4,7 @@
 #pragma once
 
 #include "fuseline/cuda/packs.cuh"
+#include "fuseline/cuda/pointwise/approximate.cuh"
 #include "impl_formula.h"
 
 namespace fuseline::bias_gelu {
@@ -40,26 +41,6 @@ template <typename S>
 __device__ __forceinline__ Parts<S> product_of(S a, S b) {
   const S high = fma(a, b, S(0));
   return {high, fma(a, b, -high)};
-}
-
-// 2^v and 1 / v; of fp32 in one instruction, to 2 and 1 ULP, and 0 where that is below 2^-126.
-__device__ __forceinline__ double power(double v) { return exp2(v); }
-__device__ __forceinline__ double inverse(double v) { return 1 / v; }
-__device__ __forceinline__ float power(float v) {
-#ifdef __CUDA_ARCH__
-  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(v));
-  return v;
-#else
-  return exp2(v);
-#endif
-}
-__device__ __forceinline__ float inverse(float v) {
-#ifdef __CUDA_ARCH__
-  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(v));
-  return v;
-#else
-  return 1 / v;
-#endif
 }
 
 template <typename S, typename C, int COUNT>

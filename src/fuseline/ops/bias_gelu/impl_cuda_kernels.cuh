@@ -13,7 +13,7 @@ constexpr int kThreads = 256;
 template <Formula F, typename T_>
 struct Gelu {
   using T = T_;
-  static constexpr int INPUTS = 2, OF_ROWS = 0;
+  static constexpr int INPUTS = 2, OF_ROWS = 0, OUTPUTS = 1, GAPS = 0;
   static constexpr bool RUNS = false;
 
   template <int VEC>
@@ -70,7 +70,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(const __grid_constant
   for (int i = 0; i < ROWS; ++i) {
     const int64_t row = first + i * a.apart;
     if (row >= t.rows) break;
-    store<T, VEC>(a.y + row * t.n + column, pointwise::made_of<Gelu<F, T>, VEC>({x[i], bias}));
+    const auto made = pointwise::made_of<Gelu<F, T>, VEC>({x[i], bias});
+    store<T, VEC>(a.y + row * t.n + column, made.of[0]);
   }
 }
 

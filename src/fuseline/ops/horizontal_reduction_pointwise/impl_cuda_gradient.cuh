@@ -12,7 +12,7 @@ struct Backward {
   using T = T_;
   using S = Stat<T>;
   using Row = T;
-  static constexpr int INPUTS = 2, OF_ROWS = 1;
+  static constexpr int INPUTS = 2, OF_ROWS = 1, OUTPUTS = 1, GAPS = 0;
   static constexpr int64_t ROW_BYTES[] = {sizeof(T)};
   static constexpr bool RUNS = true;
 

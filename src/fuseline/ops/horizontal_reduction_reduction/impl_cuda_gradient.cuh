@@ -15,7 +15,7 @@ struct Backward {
   struct Row {
     S amax, most, least;
   };
-  static constexpr int INPUTS = 1, OF_ROWS = 4;
+  static constexpr int INPUTS = 1, OF_ROWS = 4, OUTPUTS = 1, GAPS = 0;
   static constexpr int64_t ROW_BYTES[] = {sizeof(T), sizeof(T), sizeof(T), sizeof(double)};
   static constexpr bool RUNS = true;
 

@@ -42,7 +42,7 @@ template <bool BACKWARD, typename T_>
 struct Chain {
   using T = T_;
   using S = Stat<T>;
-  static constexpr int INPUTS = 1 + BACKWARD, OF_ROWS = 0;
+  static constexpr int INPUTS = 1 + BACKWARD, OF_ROWS = 0, OUTPUTS = 1, GAPS = 0;
   static constexpr bool RUNS = true;
 
   template <int VEC>

@@ -10,23 +10,26 @@ namespace {
 // Elements that a piece may have.
 constexpr int64_t kMostOfPiece = 1 << 30;
 
-// Those of these axes, the last side of which is the order of the run.
-template <int SIDES, int INPUTS = SIDES>
-Places<SIDES, INPUTS> places_of(const Axes<SIDES + 1>& axes) {
-  Places<SIDES, INPUTS> p{};
+// Those of these axes, the last side of which is the order of the run; with GAPS it has a place
+// itself.
+template <int SIDES, int INPUTS = SIDES, int GAPS = 0>
+Places<SIDES + GAPS, INPUTS> places_of(const Axes<SIDES + 1>& axes) {
+  Places<SIDES + GAPS, INPUTS> p{};
   p.numel = static_cast<unsigned>(axes.numel());
   p.axes = std::max(1, axes.count);
   p.all_dense = p.along_rows = true;
   for (int k = 0; k < INPUTS; ++k) p.dense[k] = true;
   p.sizes[0] = divider(1);  // of a single element
+  int64_t step = 1;         // in the run
   for (int d = 0; d < axes.count; ++d) {
     const auto& axis = axes.of[axes.count - 1 - d];
     p.sizes[d] = divider(std::min(axis.size, kMostOfPiece));  // more is one axis, and not divided
-    for (int k = 0; k < SIDES; ++k) p.steps[k][d] = axis.steps[k];
+    for (int k = 0; k < SIDES + GAPS; ++k) p.steps[k][d] = axis.steps[k];
     for (int k = 0; k < INPUTS; ++k) {
-      p.dense[k] &= axis.steps[k] == axis.steps[SIDES];
+      p.dense[k] &= axis.steps[k] == step;
       p.all_dense &= p.dense[k];
     }
+    step *= axis.size;
   }
   for (int k = INPUTS; k < SIDES; ++k) p.along_rows &= p.steps[k][0] == 0;
   return p;
@@ -81,7 +84,8 @@ cudaError_t launch_piece(const Problem<Op>& a, int sms, cudaStream_t stream) {
   constexpr int64_t FEW = 512 * NARROW, MANY = 1024 * WIDE;  // elements of a multiprocessor
   const auto& p = a.places;
   const bool packs = p.sizes[0].by >= WIDE && p.along_rows;
-  bool wide = p.numel > FEW * sms && packs, whole = aligned<T>(a.to, 0);
+  bool wide = p.numel > FEW * sms && packs, whole = true;
+  for (const T* to : a.to) whole &= aligned<T>(to, 0);
   for (int k = 0; k < Op::INPUTS; ++k) {
     wide &= p.dense[k] || p.steps[k][0] == 0 || p.steps[k][0] == 1;
     whole &= aligned<T>(a.in[k], 0);
@@ -106,7 +110,8 @@ bool launch_columns(Problem<Op> a, Axes<kSides<Op> + 1> axes, int sms, cudaStrea
                        [](int64_t step) { return step == 0; });
   };
   if (along_rows(side_by_side) || !along_rows(down) || side_by_side.size < kWarp) return false;
-  bool pairs = side_by_side.size % PAIR == 0 && aligned<T, PAIR>(a.to, 0);
+  bool pairs = side_by_side.size % PAIR == 0;
+  for (const T* to : a.to) pairs &= aligned<T, PAIR>(to, 0);
   for (int k = 0; k < Op::INPUTS; ++k) {
     pairs &= side_by_side.steps[k] == 1 && aligned<T, PAIR>(a.in[k], 0);
     for (int d = 0; d + 1 < axes.count; ++d) pairs &= axes.of[d].steps[k] % PAIR == 0;
@@ -143,7 +148,7 @@ cudaError_t launch(Problem<Op> a, Axes<kSides<Op> + 1> axes, int sms, cudaStream
     if constexpr (Op::OF_ROWS > 0) {
       if (launch_columns(a, axes, sms, stream)) return cudaGetLastError();
     }
-    a.places = places_of<kSides<Op>, Op::INPUTS>(axes);
+    a.places = places_of<kSides<Op>, Op::INPUTS, Op::GAPS>(axes);
     return launch_piece(a, sms, stream);
   }
   auto& outer = axes.of[0];
@@ -159,7 +164,7 @@ cudaError_t launch(Problem<Op> a, Axes<kSides<Op> + 1> axes, int sms, cudaStream
   for (int k = 0; k < kSides<Op>; ++k) {
     a.in[k] = static_cast<const char*>(a.in[k]) + half * outer.steps[k] * bytes_of<Op>(k);
   }
-  a.to += half * outer.steps[kSides<Op>];
+  for (auto& to : a.to) to += half * outer.steps[kSides<Op>];
   outer.size = size - half;
   return launch(a, axes, sms, stream, most);
 }

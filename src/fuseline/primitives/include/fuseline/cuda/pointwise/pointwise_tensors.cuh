@@ -60,7 +60,7 @@ inline void densify(Operand& o, const Tensor& to) {
   o.tensor = copy;
 }
 
-// The axes of `operands` and `to`, which is dense. What lies in too many is copied to lie as `to`.
+// The axes of `operands` and `to`. What lies in too many is copied, in the order of `to`.
 template <size_t SIDES>
 Axes<SIDES + 1> axes_of(std::array<Operand, SIDES>& operands, const Tensor& to) {
   for (bool again = true;; again = false) {
@@ -74,14 +74,17 @@ Axes<SIDES + 1> axes_of(std::array<Operand, SIDES>& operands, const Tensor& to) 
   }
 }
 
-// Writes `to`, which has elements.
-template <typename Op>
-void run(std::array<Operand, kSides<Op>> operands, const Tensor& to) {
+// Writes `to`, which has elements, and `others`, which lie as it does.
+template <typename Op, typename... Others>
+void run(std::array<Operand, kSides<Op>> operands, const Tensor& to, const Others&... others) {
   using T = typename Op::T;
   const auto axes = axes_of(operands, to);
   Problem<Op> a{};
   for (int k = 0; k < kSides<Op>; ++k) a.in[k] = operands[k].tensor.const_data_ptr();
-  a.to = static_cast<T*>(to.mutable_data_ptr());
+  static_assert(Op::OUTPUTS == 1 + sizeof...(others));
+  T* const results[] = {static_cast<T*>(to.mutable_data_ptr()),
+                        static_cast<T*>(others.mutable_data_ptr())...};
+  std::copy_n(results, Op::OUTPUTS, a.to);
   const Device device = device_of(to);
   FUSELINE_CUDA_CHECK(launch(a, axes, sm_count(device.index), current_stream(device.index)));
 }
