@@ -31,6 +31,7 @@ from fuseline.ops import (
     rms_norm_fp8,
     softmax,
     softmax_backward,
+    swiglu,
 )
 from fuseline.patching import patch, patch_status, unpatch
 from fuseline.takeover import disable, enable, enabled, status
@@ -74,5 +75,6 @@ __all__ = [
     "softmax",
     "softmax_backward",
     "status",
+    "swiglu",
     "unpatch",
 ]

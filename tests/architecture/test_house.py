@@ -26,11 +26,12 @@ FOLDERS = {
     ".": set(),
     "cpu/vectors": set(),
     "cpu": {".", "cpu/vectors"},
+    "cpu/gated": {".", "cpu"},
     "cuda": set(),
     "cuda/rows": {"cuda"},
     "cuda/launch": {"cuda", "cuda/rows"},
     "cuda/columns": {"cuda", "cuda/rows", "cuda/launch"},
-    "cuda/pointwise": {"cuda"},
+    "cuda/pointwise": {".", "cuda"},
     "cuda/norm/backward": {"cuda", "cuda/columns", "cuda/norm"},
     "cuda/norm": {"cuda", "cuda/rows", "cuda/launch", "cuda/norm/backward"},
 }

@@ -155,6 +155,18 @@ def test_liger_is_called_as_it_stands(
     assert baselines.make(specs.load()[op], "liger", "cuda")(**given) == passed
 
 
+def test_ligers_swiglu_has_a_function_for_each_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "liger-kernel")
+    functions = {
+        name: SimpleNamespace(apply=lambda *given, name=name: (name, *given))
+        for name in ("LigerSiLUMulFunction", "LigerFusedGateUpSiLUMulFunction")
+    }
+    fake(monkeypatch, "liger_kernel.ops", **functions)
+    swiglu = baselines.make(specs.load()["swiglu"], "liger", "cuda")
+    assert swiglu(a="a", b="b") == ("LigerSiLUMulFunction", "a", "b")
+    assert swiglu(a="ab", b=None) == ("LigerFusedGateUpSiLUMulFunction", "ab", False)
+
+
 def test_liger_knows_the_last_dimension_and_both_parameters() -> None:
     x, loaded = torch.ones(2, 8), specs.load()
     baselines.refuse(loaded["softmax"], "liger", {"x": x, "dim": 1})

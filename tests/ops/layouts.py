@@ -30,10 +30,12 @@ def laid_out(
 
 
 def inputs_with(spec: OpSpec, x: Tensor) -> dict[str, Tensor]:
-    """Return the operator's tensors with this x, which require grad."""
-    names = {"x": x}
+    """Return the operator's tensors with this x, which require grad; another lies as results do."""
+    names = {spec.keeps_layout: x}
     if "bias" in spec.differentiable:
         names["bias"] = torch.randn(x.shape[-1:], device=x.device).to(x.dtype)
+    if "b" in spec.differentiable:
+        names["b"] = torch.randn_like(x)
     return {name: t.detach().requires_grad_() for name, t in names.items()}
 
 

@@ -10,7 +10,8 @@ from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
 ALL = (
-    *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *quack.PRODUCTS),
+    *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, liger.SWIGLU),
+    *quack.PRODUCTS,
     *(*flash_attn.ALL, flex.ATTENTION, xformers.ATTENTION),
     *xla.ALL,
 )

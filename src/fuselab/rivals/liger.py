@@ -11,7 +11,8 @@ from fuselab.rivals.rival import Rival
 
 # Multiplies by the weight in fp32 and rounds once, as we do; "llama" rounds before that, too.
 CASTING_MODE = "gemma"
-# The default has the backward write dx over dy, which is an input of ours.
+# Else the backward of RMSNorm writes dx over dy, which is an input of ours, and that of SwiGLU's
+# packed form its gradient over what is saved.
 IN_PLACE = False
 
 
@@ -57,10 +58,23 @@ def _limit_of_softmax(x: Tensor, dim: int = -1) -> str | None:
     return None if dim in (-1, x.dim() - 1) else f"it knows the last dimension only, not {dim}"
 
 
+def _bind_swiglu(ops: Any) -> Callable[..., Tensor]:
+    # Its backward writes da over a and db over b, which the lab finds and says.
+    apart = ops.LigerSiLUMulFunction.apply
+    packed = ops.LigerFusedGateUpSiLUMulFunction.apply
+
+    def swiglu(a: Tensor, b: Tensor | None = None) -> Tensor:
+        y: Tensor = packed(a, IN_PLACE) if b is None else apart(a, b)
+        return y
+
+    return swiglu
+
+
 def _rival(op: str, bind: Any, **limit: Any) -> Rival:
     return Rival("liger", op, "liger-kernel", "liger_kernel.ops", bind, **limit)
 
 
 RMS_NORM = _rival("rms_norm", _bind_rms_norm)
 LAYER_NORM = _rival("layer_norm", _bind_layer_norm, limit=_limit_of_layer_norm)
+SWIGLU = _rival("swiglu", _bind_swiglu)
 SOFTMAX = _rival("softmax", _bind_softmax, limit=_limit_of_softmax)

@@ -209,6 +209,19 @@ def bias_dropout_add(
     return residual + h
 
 
+def swiglu(a: Array, b: Array | None = None) -> Array:
+    a, b = _sides(a, b)
+    return a * jax.nn.sigmoid(a) * b
+
+
+def _sides(a: Array, b: Array | None) -> tuple[Array, Array]:
+    """Return a and b, which without b are the halves of a."""
+    if b is not None:
+        return a, b
+    first, second = jnp.split(a, 2, -1)
+    return first, second
+
+
 def matmul_add(a: Array, b: Array, bias: Array) -> Array:
     return a @ b + bias
 
@@ -293,6 +306,6 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
         conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
-        matmul_add_gelu, matmul_matmul, mlp,
+        matmul_add_gelu, matmul_matmul, mlp, swiglu,
     )
 }  # fmt: skip

@@ -28,6 +28,7 @@ from fuseline.ops.rms_norm import rms_norm
 from fuseline.ops.rms_norm_fp8 import rms_norm_fp8
 from fuseline.ops.softmax import softmax
 from fuseline.ops.softmax_backward import softmax_backward
+from fuseline.ops.swiglu import swiglu
 
 __all__ = [
     "add_rms_norm",
@@ -58,4 +59,5 @@ __all__ = [
     "rms_norm_fp8",
     "softmax",
     "softmax_backward",
+    "swiglu",
 ]
