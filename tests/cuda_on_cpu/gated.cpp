@@ -1,5 +1,6 @@
 // Gated operators, chosen and launched as on a GPU.
 #include "elementwise.h"
+#include "ops/geglu/impl_cuda_gelu.cuh"
 #include "ops/swiglu/impl_cuda_silu.cuh"
 
 namespace {
@@ -54,3 +55,5 @@ int64_t backward(const void* a, const void* b, const void* dy, void* da, void* d
   EXPORT(gate, G, f16, __half) \
   EXPORT(gate, G, bf16, __nv_bfloat16)
 EXPORT_GATE(swiglu, fuseline::swiglu::Silu)
+EXPORT_GATE(geglu_tanh, fuseline::geglu::Gelu<fuseline::gelu::Formula::tanh>)
+EXPORT_GATE(geglu_none, fuseline::geglu::Gelu<fuseline::gelu::Formula::erf>)

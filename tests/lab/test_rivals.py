@@ -167,6 +167,22 @@ def test_ligers_swiglu_has_a_function_for_each_form(monkeypatch: pytest.MonkeyPa
     assert swiglu(a="ab", b=None) == ("LigerFusedGateUpSiLUMulFunction", "ab", False)
 
 
+def test_ligers_geglu_knows_tanh_and_two_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "liger-kernel")
+    apply = SimpleNamespace(apply=lambda *given: given)
+    fake(monkeypatch, "liger_kernel.ops", LigerGELUMulFunction=apply)
+    spec = specs.load()["geglu"]
+    assert baselines.make(spec, "liger", "cuda")(a="a", b="b", approximate="tanh") == ("a", "b")
+    given = {"a": torch.ones(2, 8), "b": torch.ones(2, 8), "approximate": "tanh"}
+    baselines.refuse(spec, "liger", given)
+    for change, words in (
+        ({"b": None}, "a and b apart only"),
+        ({"approximate": "none"}, "the formula of tanh only"),
+    ):
+        with pytest.raises(Unsupported, match=words):
+            baselines.refuse(spec, "liger", given | change)
+
+
 def test_liger_knows_the_last_dimension_and_both_parameters() -> None:
     x, loaded = torch.ones(2, 8), specs.load()
     baselines.refuse(loaded["softmax"], "liger", {"x": x, "dim": 1})

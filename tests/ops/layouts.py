@@ -57,7 +57,7 @@ def keeps_the_budget(name: str, x: Tensor, impl: str = "auto") -> None:
     dys[-1] = dys[-1].permute(*range(dys[-1].dim())[::-1])
     grads = torch.autograd.grad(results, tuple(inputs.values()), dys)
     given: Inputs = {n: t.detach() for n, t in inputs.items()}
-    if name == "bias_gelu":
+    if name in ("bias_gelu", "geglu"):
         given["approximate"] = "tanh"
     outputs = {f"out{i}": y for i, y in enumerate(results)}
     gradients = dict(zip(inputs, grads, strict=True))

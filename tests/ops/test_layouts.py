@@ -68,7 +68,7 @@ def test_nothing_is_copied_of_a_transposed_input(name: str, shape: tuple[int, ..
 @pytest.mark.parametrize("name", KEEPING)
 def test_fake_tensors_lie_alike(name: str, order: tuple[int, ...]) -> None:
     inputs = inputs_with(table.load()[name], laid_out((2, 3, 5), order, torch.float32, "cpu"))
-    args = (*inputs.values(), "tanh") if name == "bias_gelu" else tuple(inputs.values())
+    args = (*inputs.values(), "tanh") if name in ("bias_gelu", "geglu") else tuple(inputs.values())
     opcheck(getattr(torch.ops.fuseline, name), args)
 
 

@@ -80,7 +80,7 @@ def layouts(dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", ["bias_gelu", "pointwise_chain", "swiglu"])
+@pytest.mark.parametrize("name", ["bias_gelu", "pointwise_chain", "geglu", "swiglu"])
 def test_pointwise_operators_copy_nothing(name: str, dtype: torch.dtype) -> None:
     """The bits of a contiguous input."""
     for x in layouts(dtype):

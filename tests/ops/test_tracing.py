@@ -83,6 +83,7 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
         of("matmul_add_gelu", "x", "m", "b", approximate="none"),
     ],
     "pointwise_chain": [of("pointwise_chain", "x")],
+    "geglu": [of("geglu", "x", "r"), of("geglu", "x", approximate="none")],
     "swiglu": [of("swiglu", "x", "r"), of("swiglu", "x"), of("swiglu", "x", "r", impl="eager")],
     "conv_add": [of("conv_add", "x", "w", "b"), of("conv_add", "x", "w", "b", impl="eager")],
     "conv_relu": [of("conv_relu", "x", "w"), of("conv_relu", "x", "w", "b", padding=1)],

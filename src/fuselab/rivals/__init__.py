@@ -10,7 +10,7 @@ from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
 ALL = (
-    *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, liger.SWIGLU),
+    *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, liger.GEGLU, liger.SWIGLU),
     *quack.PRODUCTS,
     *(*flash_attn.ALL, flex.ATTENTION, xformers.ATTENTION),
     *xla.ALL,

@@ -58,6 +58,22 @@ def _limit_of_softmax(x: Tensor, dim: int = -1) -> str | None:
     return None if dim in (-1, x.dim() - 1) else f"it knows the last dimension only, not {dim}"
 
 
+def _bind_geglu(ops: Any) -> Callable[..., Tensor]:
+    apply = ops.LigerGELUMulFunction.apply  # as LigerSiLUMulFunction
+
+    def geglu(a: Tensor, b: Tensor, approximate: str = "tanh") -> Tensor:
+        y: Tensor = apply(a, b)
+        return y
+
+    return geglu
+
+
+def _limit_of_geglu(a: Tensor, b: Tensor | None = None, approximate: str = "tanh") -> str | None:
+    if b is None:
+        return "it knows a and b apart only"
+    return None if approximate == "tanh" else "it knows the formula of tanh only"
+
+
 def _bind_swiglu(ops: Any) -> Callable[..., Tensor]:
     # Its backward writes da over a and db over b, which the lab finds and says.
     apart = ops.LigerSiLUMulFunction.apply
@@ -76,5 +92,6 @@ def _rival(op: str, bind: Any, **limit: Any) -> Rival:
 
 RMS_NORM = _rival("rms_norm", _bind_rms_norm)
 LAYER_NORM = _rival("layer_norm", _bind_layer_norm, limit=_limit_of_layer_norm)
+GEGLU = _rival("geglu", _bind_geglu, limit=_limit_of_geglu)
 SWIGLU = _rival("swiglu", _bind_swiglu)
 SOFTMAX = _rival("softmax", _bind_softmax, limit=_limit_of_softmax)

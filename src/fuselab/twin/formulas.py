@@ -194,7 +194,10 @@ def horizontal_reduction_reduction(x: Array) -> tuple[Array, Array]:
 
 
 def bias_gelu(x: Array, bias: Array, approximate: str = "tanh") -> Array:
-    h = x + bias
+    return _gelu(x + bias, approximate)
+
+
+def _gelu(h: Array, approximate: str) -> Array:
     if approximate == "tanh":
         return h * jax.nn.sigmoid(2 * (2 / jnp.pi) ** 0.5 * (h + 0.044715 * h**3))
     return h * jax.scipy.special.erfc(-h * 0.5**0.5) / 2
@@ -207,6 +210,11 @@ def bias_dropout_add(
     if training and seed is not None:
         h = h * dropout_factor(h.shape, p, seed).astype(h.dtype)
     return residual + h
+
+
+def geglu(a: Array, b: Array | None = None, approximate: str = "tanh") -> Array:
+    a, b = _sides(a, b)
+    return _gelu(a, approximate) * b
 
 
 def swiglu(a: Array, b: Array | None = None) -> Array:
@@ -306,6 +314,6 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
         conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
-        matmul_add_gelu, matmul_matmul, mlp, swiglu,
+        matmul_add_gelu, matmul_matmul, mlp, geglu, swiglu,
     )
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ _EITHER = {"quick", "check", "gated"}  # suites that try both forms
 SUITE_DTYPES = {**fusion_cases.SUITE_DTYPES, "gated": (torch.bfloat16,)}
 
 
-def cases(**options: Any) -> tuple[Case, ...]:
+def cases() -> tuple[Case, ...]:
     """Return the study's shapes, of which those that are tried first come packed too, and the suite
     "gated": what models have.
     """
@@ -31,8 +30,8 @@ def cases(**options: Any) -> tuple[Case, ...]:
         if _EITHER.intersection(c.suites)
     )
     return (
-        *(replace(c, args={**c.args, **options, "packed": False}) for c in apart),
-        *(replace(c, args={**c.args, **options, "packed": True}) for c in packed),
+        *(replace(c, args={**c.args, "packed": False}) for c in apart),
+        *(replace(c, args={**c.args, "packed": True}) for c in packed),
     )
 
 

@@ -10,6 +10,7 @@ from fuseline.ops.conv_add_relu import conv_add_relu
 from fuseline.ops.conv_bn import conv_bn
 from fuseline.ops.conv_relu import conv_relu
 from fuseline.ops.double_softmax import double_softmax
+from fuseline.ops.geglu import geglu
 from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
 from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_reduction
 from fuseline.ops.layer_norm import layer_norm
@@ -41,6 +42,7 @@ __all__ = [
     "conv_bn",
     "conv_relu",
     "double_softmax",
+    "geglu",
     "horizontal_reduction_pointwise",
     "horizontal_reduction_reduction",
     "layer_norm",

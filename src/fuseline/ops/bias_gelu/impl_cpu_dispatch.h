@@ -3,9 +3,11 @@
 #pragma once
 
 #include "fuseline/element.h"
-#include "impl_formula.h"
+#include "fuseline/gelu_formula.h"
 
 namespace fuseline::bias_gelu {
+
+using gelu::Formula, gelu::kFormulas;
 
 // Rows of x to rows of y; the bias has one element a column or, in what works on `lines`, row r
 // that of r % biases. Strides are in elements.

@@ -4,11 +4,13 @@
 #pragma once
 
 #include "fuseline/cpu/row_sums.h"
+#include "fuseline/cpu/vectors/gelu.h"
 #include "impl_cpu_dispatch.h"
-#include "impl_cpu_gate.h"
 
 namespace fuseline::bias_gelu {
 namespace {
+
+using namespace gelu;
 
 // Half types keep no more than fp32 leaves.
 template <class X>

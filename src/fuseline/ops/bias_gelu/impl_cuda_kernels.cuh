@@ -2,12 +2,37 @@
 // bytes, and backwards, blocks own tiles of some rows and columns.
 #pragma once
 
+#include "fuseline/cuda/pointwise/gelu.cuh"
 #include "fuseline/cuda/pointwise/pointwise.cuh"
-#include "impl_cuda_gate.cuh"
 
 namespace fuseline::bias_gelu {
 
+using namespace gelu;
+
 constexpr int kThreads = 256;
+
+template <Formula F, typename T>
+__device__ __forceinline__ Stat<T> value_of(Stat<T> x, Stat<T> bias) {
+  if constexpr (sizeof(T) == 2) {
+    const Stat<T> h = x + bias;
+    return h * share_and_slope<F>(h).share;
+  } else {
+    const Parts<T> h = sum_of(x, bias);
+    return h.high * share_of<F>(h);
+  }
+}
+
+// dy times the derivative of h * share(h), which is judged by the largest and does without second
+// parts; or dy where ReLU let it through, and 0 elsewhere, also of NaN.
+template <Formula F, typename S>
+__device__ __forceinline__ S gradient_of(S dy, S h) {
+  if constexpr (F == Formula::relu) {
+    return h <= 0 ? 0 : dy;
+  } else {
+    const auto [share, slope] = share_and_slope<F>(h);
+    return dy * fma(h, slope, share);
+  }
+}
 
 // y of x and bias.
 template <Formula F, typename T_>
@@ -20,7 +45,7 @@ struct Gelu {
   static __device__ __forceinline__ auto of(const Values<Stat<T>, VEC> (&in)[INPUTS]) {
     Values<Stat<T>, VEC> y;
 #pragma unroll
-    for (int v = 0; v < VEC; ++v) y.v[v] = gelu<F, T>(in[0].v[v], in[1].v[v]);
+    for (int v = 0; v < VEC; ++v) y.v[v] = value_of<F, T>(in[0].v[v], in[1].v[v]);
     return y;
   }
 };

@@ -13,6 +13,7 @@ from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense, dense_as, flat, memory_order
 from fuseline.ops.bias_gelu import impl_eager
+from fuseline.primitives.gelu import gelu, require_approximate
 from fuseline.primitives.triton import Wrap
 
 _NAME = "bias_gelu"
@@ -61,8 +62,7 @@ def validate(x: Tensor, bias: Tensor, approximate: str) -> None:
             f"{_NAME}: bias has shape {tuple(bias.shape)}, "
             f"expected {tuple(x.shape[-1:])}, the last dimension of x"
         )
-    if approximate not in ("tanh", "none"):
-        raise ValueError(f"{_NAME}: approximate is {approximate!r}, expected 'tanh' or 'none'")
+    require_approximate(_NAME, approximate)
 
 
 def _validate_bwd(dy: Tensor, x: Tensor, bias: Tensor, approximate: str) -> None:
@@ -84,20 +84,9 @@ def _fake_bwd(
 
 
 def _gelu(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
-    """Return the operator with any bias that broadcasts, with
-    all digits where the result is small.
-    """
+    """Return the operator with any bias that broadcasts."""
     wide = torch.promote_types(x.dtype, torch.float32)
-    h = x.to(wide) + bias.to(wide)
-    if approximate == "tanh":
-        # The smaller of sigmoid(v) and sigmoid(-v): autograd's derivatives of a sigmoid s are
-        # made of 1 - s, which for s near 1 has no digits left.
-        v, positive = 1.5957691216057308 * h * (1 + 0.044715 * h * h), h > 0
-        small = torch.sigmoid(torch.where(positive, -v, v))
-        share = torch.where(positive, 1 - small, small)
-    else:
-        share = torch.special.erfc(-0.7071067811865476 * h) / 2
-    return (h * share).to(x.dtype)
+    return gelu(x.to(wide) + bias.to(wide), approximate).to(x.dtype)
 
 
 def decomposed(x: Tensor, bias: Tensor, approximate: str) -> Tensor:

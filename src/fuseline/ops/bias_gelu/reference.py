@@ -1,67 +1,25 @@
-"""The oracle: the formulas in fp64, and in long double for fp64 inputs. Never a fallback.
-
-Both are written so that they keep their digits where the result is small.
-"""
+"""The oracle: the formulas in fp64, and in long double for fp64 inputs. Never a fallback."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-# Of the series and of the fraction; with 50 and 70 more no more than an eps changes.
-_SERIES, _FRACTION = 48, 80
+from fuseline.primitives.gelu_oracle import gelu, share_and_slope
 
 
 def bias_gelu(x: Tensor, bias: Tensor, approximate: str = "tanh") -> Tensor:
-    """Return GELU of x + bias, for fp64 inputs: (1 + tanh(v)) / 2
-    is sigmoid(2v), (1 + erf) / 2 erfc.
-    """
-    h = x + bias
-    if approximate == "tanh":
-        return h * torch.sigmoid(2 * (2 / torch.pi) ** 0.5 * (h + 0.044715 * h**3))
-    tail: Tensor = torch.special.erfc(-h * 0.5**0.5)
-    return h * tail / 2
+    """Return GELU of x + bias, for fp64 inputs."""
+    return gelu(x + bias, approximate)
 
 
 def longdouble(direction: str, dy: Any, x: Any, bias: Any, approximate: str) -> tuple[Any, ...]:
     """Return the output, or the gradients of x and bias, for numpy longdouble inputs."""
     h = x + bias
-    wide = np.longdouble
-    pi = 4 * np.arctan(wide(1))
-    if approximate == "tanh":
-        first, third = 2 * np.sqrt(2 / pi), wide("0.044715")
-        share = 1 / (1 + np.exp(-first * (h + third * h**3)))
-        other = 1 / (1 + np.exp(first * (h + third * h**3)))
-        slope = share * other * first * (1 + 3 * third * h**2)
-    else:
-        share, slope = _normal(h), np.exp(-h * h / 2) / np.sqrt(2 * pi)
+    share, slope = share_and_slope(h, approximate)
     if direction == "fwd":
         return (h * share,)
     dx = dy * (share + h * slope)
     return dx, np.sum(dx, axis=tuple(range(dx.ndim - 1)))
-
-
-def _normal(h: Any) -> Any:
-    """Return the normal distribution in long double, of which
-    numpy has none: erfc(-h / sqrt(2)) / 2.
-    """
-    a = np.abs(h)
-    density = np.exp(-a * a / 2) / np.sqrt(8 * np.arctan(np.longdouble(1)))
-    tail = np.empty_like(a)
-    small = a < 3
-    # From 0 to a: a + a^3 / 3 + a^5 / 15 + ..., from a on: 1 / (a + 1 / (a + 2 / (a + ...))).
-    near = a[small]
-    square, series = near * near, np.ones_like(near)
-    for k in range(_SERIES - 1, 0, -1):
-        series *= square
-        series *= np.longdouble(1) / (2 * k + 1)  # a division takes five multiplications' time
-        series += 1
-    tail[small] = 0.5 - density[small] * near * series
-    far = fraction = a[~small]
-    for k in range(_FRACTION, 0, -1):
-        fraction = far + k / fraction
-    tail[~small] = density[~small] / fraction
-    return np.where(h < 0, tail, 1 - tail)

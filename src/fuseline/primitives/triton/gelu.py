@@ -14,7 +14,7 @@ from fuseline.primitives.triton.approximate import exp2, inverse
 # From here on the share is 0 or 1, and its slope 0, in any type.
 FAR = tl.constexpr(64.0)
 # The normal distribution at -a is e^(-a^2 / 2) / (a + 4) times this polynomial of
-# (a - 4) / (a + 4), to 3e-8 and 1e-16; see ops/bias_gelu/impl_cpu_gate.h.
+# (a - 4) / (a + 4), to 3e-8 and 1e-16; see cpu/vectors/gelu.h.
 SHORT = tl.constexpr((
     -0.000122983154, 0.000194801847, 0.0015693137, -0.00352357398, -0.00752721308, 0.0604064688,
     -0.186523005, 0.387136668, -0.607896626, 0.755285144,

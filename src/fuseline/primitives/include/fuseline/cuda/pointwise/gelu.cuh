@@ -1,13 +1,13 @@
-// GELU on a GPU: y = h * share(h) with h = x + bias, and its slope; impl_cpu_gate.h derives both
+// GELU on a GPU: y = h * share(h) with h = x + bias, and its slope; cpu/vectors/gelu.h derives both
 // formulas. A small share is an exponential, whose argument shows what its roundings lose: so for
 // fp32 and fp64 it has two parts. Exponents are in base 2, which is the hardware's.
 #pragma once
 
 #include "fuseline/cuda/packs.cuh"
 #include "fuseline/cuda/pointwise/approximate.cuh"
-#include "impl_formula.h"
+#include "fuseline/gelu_formula.h"
 
-namespace fuseline::bias_gelu {
+namespace fuseline::gelu {
 
 constexpr double kLn2 = 0.69314718055994530942;
 // In base 2: 2 * sqrt(2 / pi) and 0.044715 of it, and 1 / 2.
@@ -154,27 +154,4 @@ __device__ __forceinline__ float share_of(Parts<float> h) {
   return F == Formula::tanh ? inverse(1 + e) : normal_share(h.high, fabsf(a), e);
 }
 
-template <Formula F, typename T>
-__device__ __forceinline__ Stat<T> gelu(Stat<T> x, Stat<T> bias) {
-  if constexpr (sizeof(T) == 2) {
-    const Stat<T> h = x + bias;
-    return h * share_and_slope<F>(h).share;
-  } else {
-    const Parts<T> h = sum_of(x, bias);
-    return h.high * share_of<F>(h);
-  }
-}
-
-// dy times the derivative of h * share(h), which is judged by the largest and does without second
-// parts; or dy where ReLU let it through, and 0 elsewhere, also of NaN.
-template <Formula F, typename S>
-__device__ __forceinline__ S gradient_of(S dy, S h) {
-  if constexpr (F == Formula::relu) {
-    return h <= 0 ? 0 : dy;
-  } else {
-    const auto [share, slope] = share_and_slope<F>(h);
-    return dy * fma(h, slope, share);
-  }
-}
-
-}  // namespace fuseline::bias_gelu
+}  // namespace fuseline::gelu

@@ -4,7 +4,7 @@
 
 #include "fuseline/cpu/vectors/vector_math.h"
 
-namespace fuseline::bias_gelu {
+namespace fuseline::gelu {
 namespace {
 
 // A number in two parts.
@@ -119,19 +119,25 @@ struct Erf {
   }
 };
 
-// The gate of x + bias, and x + bias. Where the sum's rounding would show it has two parts.
+// The gate of a number, which has two parts where its rounding would show.
 template <class F, bool kExact, class C>
-inline Gate<C> gate_of(const Vector<C>& x, const Vector<C>& bias, Vector<C>& h) {
+inline Gate<C> gate_at(const Pair<C>& h) {
   // From here on the share is 0 or 1, and its slope 0, in any type.
   constexpr C kFar = 64;
-  const Pair<C> sum = kExact ? sum_of<C>(x, bias) : Pair<C>{x + bias, Vector<C>{}};
-  h = sum.high;
-  const Vector<C> size = h < 0 ? -h : h;
+  const Vector<C> size = h.high < 0 ? -h.high : h.high;
   const auto far = size > kFar;
   const Pair<C> a = {far ? Vector<C>{} + kFar : size,
-                     far ? Vector<C>{} : (h < 0 ? -sum.low : sum.low)};
-  return F::template gate<kExact, C>(h, a);
+                     far ? Vector<C>{} : (h.high < 0 ? -h.low : h.low)};
+  return F::template gate<kExact, C>(h.high, a);
+}
+
+// The gate of x + bias, and x + bias.
+template <class F, bool kExact, class C>
+inline Gate<C> gate_of(const Vector<C>& x, const Vector<C>& bias, Vector<C>& h) {
+  const Pair<C> sum = kExact ? sum_of<C>(x, bias) : Pair<C>{x + bias, Vector<C>{}};
+  h = sum.high;
+  return gate_at<F, kExact, C>(sum);
 }
 
 }  // namespace
-}  // namespace fuseline::bias_gelu
+}  // namespace fuseline::gelu

@@ -2,9 +2,9 @@
 // has a kernel: its forward is part of what it follows.
 #pragma once
 
-namespace fuseline::bias_gelu {
+namespace fuseline::gelu {
 
 enum class Formula { tanh, erf, relu };
 constexpr int kFormulas = 2;
 
-}  // namespace fuseline::bias_gelu
+}  // namespace fuseline::gelu
