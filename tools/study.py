@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import study_inside as inside
@@ -33,8 +34,12 @@ PARTS: Mapping[str, tuple[Callable[[], str], ...]] = {
     "memory": (inside.memory,),
     "tuner": (inside.tuner,),
     "layout": (inside.layout,),
-    "gpus": (times.gpus,),
-    "timers": (inside.timers, inside.methods),
+    "gpus": (times.gpus, times.small),
+    "timers": (
+        inside.timers,
+        partial(inside.methods, "cuda", "an H100"),
+        partial(inside.methods, "cpu", "a CPU"),
+    ),
 }
 
 

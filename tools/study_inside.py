@@ -260,7 +260,7 @@ def _winners(t: Tuning) -> int:
 
 def layout() -> str:
     """Bandwidth and tile of bias_dropout_add on transposed operands."""
-    file = results.FUSION[0] / "layout.md"
+    file = results.H200 / "fusion-2026-11-23" / "layout.md"
     parts = []
     for columns in (1024, 128):
         text = f"x: n x {columns}, fp32, GB/s; tile of Triton: {columns}'s axis x n's axis"
@@ -313,13 +313,13 @@ def timers() -> str:
     return f"{wrap(said)}\n\n{table(headings, rows)}"
 
 
-def methods() -> str:
-    """Bias and scatter of each method that exists on a CPU."""
-    noise, rows = results.methods()
-    found = [summary(name, rows) for name in names("cpu")]
-    page = results.METHODS.with_suffix(".md")
+def methods(kind: str, where: str) -> str:
+    """Bias and scatter of each method that exists on a kind of device."""
+    noise, rows = results.methods(kind)
+    found = [summary(name, rows) for name in names(kind)]
+    page = results.METHODS[kind].with_suffix(".md")
     said = (
-        f"`fuselab study methods` on a CPU ({link(page)}), {found[0].cells} cells of softmax: the "
+        f"`fuselab study methods` on {where} ({link(page)}), {found[0].cells} cells of softmax: the "
         "method's time over the lab's, less 1, and the interquartile range of "
         f"{len(rows[0].us)} repeats over their median, medians over the cells."
         + (f" Noisy: {noise}." if noise else "")

@@ -17,8 +17,11 @@ from fuselab.study.record import Row as MethodRow
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 H200, H100 = RESULTS / "h200", RESULTS / "h100"
-FUSION = (H200 / "fusion-2026-11-23", H200 / "fusion-2026-11-24")
-METHODS = RESULTS / "cpu" / "methods-2026-11-27" / "methods-softmax-cpu.jsonl"
+FUSION = H200 / "fusion-2026-11-27"
+METHODS = {
+    "cuda": H100 / "methods-2026-11-27" / "methods-softmax-cuda.jsonl",
+    "cpu": RESULTS / "cpu" / "methods-2026-11-27" / "methods-softmax-cpu.jsonl",
+}
 INSIDE = H200 / "internals-2026-11-24"
 Size = tuple[int, int]
 Row = dict[str, str]
@@ -83,10 +86,9 @@ def grid(file: Path, heading: str = "eager / compile") -> Grid | None:
 
 @cache
 def fusion() -> dict[str, Grid]:
-    """Return the newest grid of every operator, fp32 forward, on the H200."""
-    pages = [page for folder in FUSION for page in sorted(folder.glob("*-fwd-float32.md"))]
-    found = {made.op: made for page in pages if (made := grid(page))}
-    return dict(sorted(found.items()))
+    """Return the grid of every operator, fp32 forward, on the H200."""
+    pages = sorted(FUSION.glob("*-fwd-float32.md"))
+    return {made.op: made for page in pages if (made := grid(page))}
 
 
 @cache
@@ -200,9 +202,9 @@ def _tuning(subject: str, autotune: str, told: str, table: str) -> Tuning | None
     return Tuning(subject, autotune, seen[1], seen[2], hints, timed, kept.removesuffix(" **kept**"))
 
 
-def methods() -> tuple[str, list[MethodRow]]:
-    """Return what kept the CPU busy meanwhile, and what `fuselab study methods` measured there."""
-    lines = [json.loads(line) for line in METHODS.read_text().splitlines()]
+def methods(kind: str) -> tuple[str, list[MethodRow]]:
+    """Return what kept the CPU busy meanwhile, and what `fuselab study methods` measured."""
+    lines = [json.loads(line) for line in METHODS[kind].read_text().splitlines()]
     kept = ("case", "impl", "method", "us", "error")
     return lines[0]["noise"], [MethodRow(*(line[name] for name in kept)) for line in lines]
 

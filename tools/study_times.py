@@ -21,7 +21,7 @@ GRIDS = {"H200": "", "A100": "study-a100", "RTX 3090": "study-rtx3090"}
 BENCH_CASE = (1024, 4096)
 LAB = H200 / "lab-2026-11-22"
 SEED = LAB / "seed-rmsnorm.md"
-BACKWARD = results.FUSION[0] / "cells-bwd.csv"
+BACKWARD = H200 / "fusion-2026-11-23" / "cells-bwd.csv"
 
 
 def link(file: Path, text: str = "", line: int = 0, anchor: str = "") -> str:
@@ -199,10 +199,10 @@ def _with_size(g: Grid) -> float:
 
 
 def others() -> str:
-    """Products and convolutions on the H100."""
+    """Products and convolutions on the H200."""
     rows, ratios = [], []
     for folder in ("products-2026-11-27", "convolutions-2026-11-27"):
-        file = H100 / folder / "times.txt"
+        file = H200 / folder / "times.txt"
         for direction, word in (("fwd", "forward"), ("bwd", "backward")):
             listed = [t for t in results.listing(file) if t.direction == direction]
             found = _by_op((t.op, t.case, t.impl, t.us) for t in listed if t.us)
@@ -214,7 +214,7 @@ def others() -> str:
         "Of the products and convolutions that the study lists without numbers, compiled kernels "
         f"are slower in {lost} of {len(ratios)} cells."
     )
-    return f"{wrap(said)}\n\n" + table(["bf16, H100", "", "cells", "median", "range"], rows)
+    return f"{wrap(said)}\n\n" + table(["bf16, H200", "", "cells", "median", "range"], rows)
 
 
 def _by_op(timed: Iterable[tuple[str, str, str, float]]) -> dict[str, list[float]]:
@@ -354,3 +354,28 @@ def gpus() -> str:
     headings = [f"{word}, {what}" for word in ("forward", "backward")
                 for what in ("H100, us", "H200, us", "H100 / H200")]  # fmt: skip
     return f"{wrap(said)}\n\n" + table(["", *headings], made)
+
+
+def small() -> str:
+    """Softmax of growing sizes on both GPUs, by the lab's timer."""
+    file, timed = results.METHODS["cuda"], results.FUSION / "times.csv"
+    there = {
+        r["case"]: r
+        for r in results.records(timed)
+        if (r["op"], r["dtype"]) == ("softmax", "float32")
+    }
+    rows, quick = [], []
+    cells = [row for row in results.methods("cuda")[1] if row.method == "lab"]
+    for eager, compiled in zip(cells[::2], cells[1::2], strict=True):
+        pair = [(median(r.us), float(there[r.case][r.impl])) for r in (eager, compiled)]
+        ratios = [a / b for a, b in pair]
+        quick += ratios
+        rows.append([eager.case, *(text for (a, b), c in zip(pair, ratios, strict=True)
+                                   for text in (f"{a:.2f}", f"{b:.2f}", f"{c:.2f}"))])  # fmt: skip
+    said = (
+        f"softmax, fp32, forward: the H200 is {min(quick):.2f} to {max(quick):.2f} times as fast "
+        f"({link(file.with_suffix('.md'))}, {link(timed)})."
+    )
+    headings = [f"{impl}, {what}" for impl in ("eager", "compiled")
+                for what in ("H100, us", "H200, us", "H100 / H200")]  # fmt: skip
+    return f"{wrap(said)}\n\n" + table(["", *headings], rows)

@@ -83,14 +83,14 @@ def test_the_times_in_the_readme_are_those_of_the_file_it_cites() -> None:
 
 def test_the_ratios_in_the_readme_are_those_of_the_file_it_cites() -> None:
     readme = _rows((ROOT / "README.md").read_text())
-    cited = _rows((ROOT / "results/h200/fusion-2026-11-24/summary.md").read_text())
+    cited = _rows((ROOT / "results/h200/fusion-2026-11-27/summary.md").read_text())
     for k, op in enumerate(
         ["softmax", "log_softmax", "layer_norm", "double_softmax", "bias_gelu", "norm_chain"]
     ):
-        _, _, cells, ratio, _, share, _, slower = cited[op]
-        assert cells == "100"
+        _, _, _, _, cells, _, _, ratio, share, _, slower = cited[op]
+        assert cells in ("99", "100")
         assert readme["time of torch.compile over ours, geometric mean from 4 MB"][k] == ratio
         assert readme["bandwidth from 256 MB, % of a copy"][k] == share.replace(" to ", "-").strip(
             " %"
         )
-        assert readme["sizes slower than torch.compile or liger"][k] == slower.split(":")[0]
+        assert readme["sizes slower than torch.compile"][k] == slower.split(":")[0]
