@@ -4,8 +4,7 @@
 
 For a ResNet-50 and for feed-forward blocks: how long patch() takes, what it serves and keeps, the
 difference in eval, and the time of eval and of a training step beside the model's own, in turn:
-medians, and the median of ratios. Convolutions are served by "auto" here, which otherwise leaves
-them to torch until this was measured; "all sizes": in eval whatever their size.
+medians, and the median of ratios. Convolutions are served by name, as "auto" leaves them to torch.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import torch
 from torch import Tensor, nn
 
 import fuseline
-from fuseline.patching.pairs import chain
 
 LAYERS = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # channels, blocks, stride
 FEED_FORWARD = ((8 * 197, 768, 3072), (8192, 4096, 16384))  # rows, columns, hidden
@@ -80,19 +78,16 @@ def beside(own: Callable[[], object], patched: Callable[[], object]) -> str:
     return f"own {a:.2f} ms, patched {b:.2f}, ratio {ratio:.3f}"
 
 
-def show(name: str, own: nn.Module, x: Tensor) -> None:
+def show(name: str, own: nn.Module, x: Tensor, impl: str) -> None:
     """Print the lines of one model, under autocast to bfloat16."""
     patched, start = copy.deepcopy(own), time.perf_counter()
-    report = fuseline.patch(patched)
+    report = fuseline.patch(patched, impl=impl)
     took = time.perf_counter() - start
     print(f"{name}: patch {took:.1f} s\n{report}")
     with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
         a, b = own.eval()(x), patched.eval()(x)
         print(f"  difference {float((a - b).abs().max() / a.abs().max()):.1e}")
         print("  eval:", beside(lambda: own(x), lambda: patched(x)))
-        least, chain.LARGE_ON_A_GPU = chain.LARGE_ON_A_GPU, 0
-        print("  eval, all sizes:", beside(lambda: own(x), lambda: patched(x)))
-        chain.LARGE_ON_A_GPU = least
     own.train(), patched.train()
 
     def step(model: nn.Module) -> None:
@@ -106,18 +101,17 @@ def show(name: str, own: nn.Module, x: Tensor) -> None:
 
 def main() -> None:
     print(torch.cuda.get_device_name(), torch.__version__)
-    chain.CONVOLUTIONS_ON_A_GPU = True
     last, plain = torch.channels_last, torch.contiguous_format  # whose proof takes long
     for batch, form in ((1, last), (32, last), (128, last), (32, plain)):
         x = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=form)
         net = resnet50().cuda().to(memory_format=form)
-        show(f"ResNet-50, batch {batch}, {form}", net, x)
+        show(f"ResNet-50, batch {batch}, {form}", net, x, "triton")
     for rows, columns, hidden in FEED_FORWARD:
         for approximate in ("tanh", "none"):
             layers = (nn.Linear(columns, hidden), nn.GELU(approximate), nn.Linear(hidden, columns))
             x = torch.randn(rows, columns, device="cuda")
             name = f"{rows} x {columns} x {hidden}, GELU {approximate}"
-            show(name, nn.Sequential(*layers).cuda(), x)
+            show(name, nn.Sequential(*layers).cuda(), x, "auto")
 
 
 if __name__ == "__main__":

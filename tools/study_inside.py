@@ -319,8 +319,8 @@ def methods(kind: str, where: str) -> str:
     found = [summary(name, rows) for name in names(kind)]
     page = results.METHODS[kind].with_suffix(".md")
     said = (
-        f"`fuselab study methods` on {where} ({link(page)}), {found[0].cells} cells of softmax: the "
-        "method's time over the lab's, less 1, and the interquartile range of "
+        f"`fuselab study methods` on {where} ({link(page)}), {found[0].cells} cells of softmax: "
+        "the method's time over the lab's, less 1, and the interquartile range of "
         f"{len(rows[0].us)} repeats over their median, medians over the cells."
         + (f" Noisy: {noise}." if noise else "")
     )
