@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import study_inside as inside
@@ -35,11 +34,7 @@ PARTS: Mapping[str, tuple[Callable[[], str], ...]] = {
     "tuner": (inside.tuner,),
     "layout": (inside.layout,),
     "gpus": (times.gpus, times.small),
-    "timers": (
-        inside.timers,
-        partial(inside.methods, "cuda", "an H100"),
-        partial(inside.methods, "cpu", "a CPU"),
-    ),
+    "timers": (inside.timers, inside.methods),
 }
 
 

@@ -313,21 +313,26 @@ def timers() -> str:
     return f"{wrap(said)}\n\n{table(headings, rows)}"
 
 
-def methods(kind: str, where: str) -> str:
-    """Bias and scatter of each method that exists on a kind of device."""
-    noise, rows = results.methods(kind)
-    found = [summary(name, rows) for name in names(kind)]
-    page = results.METHODS[kind].with_suffix(".md")
+def methods() -> str:
+    """Bias and scatter of each method on a GPU, and of those that exist on a CPU."""
+    about, made = [], {}
+    for kind, where in (("cuda", "an H100"), ("cpu", "a CPU")):
+        noise, rows = results.methods(kind)
+        for one in (summary(name, rows) for name in names(kind)):
+            made.setdefault(one.method, []).extend(
+                [f"{one.bias:+.1%}", f"{one.least:+.1%} to {one.most:+.1%}", f"{one.scatter:.1%}",
+                 ratio(one.ratio)]
+            )  # fmt: skip
+        about.append(
+            f"on {where} ({link(results.METHODS[kind].with_suffix('.md'))}, {one.cells} cells, "
+            f"{len(rows[0].us)} repeats{f'; noisy: {noise}' if noise else ''})"
+        )
     said = (
-        f"`fuselab study methods` on {where} ({link(page)}), {found[0].cells} cells of softmax: "
-        "the method's time over the lab's, less 1, and the interquartile range of "
-        f"{len(rows[0].us)} repeats over their median, medians over the cells."
-        + (f" Noisy: {noise}." if noise else "")
+        f"`fuselab study methods` {' and '.join(about)}, softmax: the method's time over the "
+        "lab's, less 1, and the interquartile range of the repeats over their median, medians over "
+        "the cells."
     )
-    made = [
-        [f"`{one.method}`", f"{one.bias:+.1%}", f"{one.least:+.1%} to {one.most:+.1%}",
-         f"{one.scatter:.1%}", ratio(one.ratio)]
-        for one in found
-    ]  # fmt: skip
-    headings = ["method", "bias", "least to most", "scatter", "eager / compile"]
-    return f"{wrap(said)}\n\n{table(headings, made)}"
+    what = ("bias", "least to most", "scatter", "eager / compile")
+    headings = ["method", *(f"{one}, {where}" for where in ("GPU", "CPU") for one in what)]
+    rows_of = [[f"`{name}`", *cells, *[""] * (8 - len(cells))] for name, cells in made.items()]
+    return f"{wrap(said)}\n\n{table(headings, rows_of)}"

@@ -199,22 +199,26 @@ def _with_size(g: Grid) -> float:
 
 
 def others() -> str:
-    """Products and convolutions on the H200."""
-    rows, ratios = [], []
+    """Products and convolutions on the H200, forward and backward."""
+    rows: list[list[object]] = []
+    ratios = []
     for folder in ("products-2026-11-27", "convolutions-2026-11-27"):
         file = H200 / folder / "times.txt"
-        for direction, word in (("fwd", "forward"), ("bwd", "backward")):
-            listed = [t for t in results.listing(file) if t.direction == direction]
-            found = _by_op((t.op, t.case, t.impl, t.us) for t in listed if t.us)
-            for op, these in found.items():
-                rows.append([link(file, f"`{op}`"), word, *_spread(these)])
-                ratios += these
+        listed = results.listing(file)
+        forward, backward = (
+            _by_op((t.op, t.case, t.impl, t.us) for t in listed if t.us and t.direction == word)
+            for word in ("fwd", "bwd")
+        )
+        for op, these in forward.items():
+            rows.append([link(file, f"`{op}`"), *_spread(these), *_spread(backward[op])])
+            ratios += [*these, *backward[op]]
     lost = sum(r < 1 - EQUAL for r in ratios)
     said = (
         "Of the products and convolutions that the study lists without numbers, compiled kernels "
         f"are slower in {lost} of {len(ratios)} cells."
     )
-    return f"{wrap(said)}\n\n" + table(["bf16, H200", "", "cells", "median", "range"], rows)
+    headings = ["bf16, H200", "cells", "forward", "range", "cells", "backward", "range"]
+    return f"{wrap(said)}\n\n" + table(headings, rows)
 
 
 def _by_op(timed: Iterable[tuple[str, str, str, float]]) -> dict[str, list[float]]:

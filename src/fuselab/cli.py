@@ -178,8 +178,10 @@ def run(
     if suite != SUITE and (seed, cells) != (None, None):
         got = f"--suite {suite}" if suite else "no suite"
         raise click.UsageError(f"--seed and --cells are of --suite {SUITE}, got {got}")
-    if gpus is not None or jobs is not None or job_options:
-        return _in_parts(gpus, jobs, job_options, options)
+    if gpus is not None and options["device"]:
+        raise click.UsageError("--gpus names devices: expected no --device with it")
+    if jobs is not None or job_options:
+        return _in_jobs(jobs, job_options, options)
     filters = Filters(
         *(suite, impls, dtypes, cases, directions),
         precision=precision or "",
@@ -187,26 +189,19 @@ def run(
         seed=seed or 0,
         cells=cells or CELLS,
     )
-    return verb.run(targets, filters, slow=scope == "all", **options)
+    return verb.run(targets, filters, slow=scope == "all", on=gpus, **options)
 
 
-def _in_parts(
-    gpus: str | None, jobs: int | None, job_options: tuple[str, ...], options: Mapping[str, Any]
-) -> int:
-    """Run this command in parts, on GPUs of this machine or in jobs of a cluster."""
-    from fuselab.commands import gpus as each
+def _in_jobs(jobs: int | None, job_options: tuple[str, ...], options: Mapping[str, Any]) -> int:
+    """Run this command in parts, in jobs of a cluster."""
     from fuselab.commands import jobs as array
 
-    spread = "--gpus" if gpus is not None else "--jobs"
-    if options["shard"] or options["as_json"] or (gpus is not None and options["device"]):
-        raise click.UsageError(f"{spread}: expected no --shard, --json or --gpus' --device with it")
-    if (gpus is None) == (jobs is None) or (job_options and jobs is None):
-        raise click.UsageError("--gpus, --jobs: expected one of them, --job-option with --jobs")
-    kept = ("gpus", "jobs", "job_options", "shard", "out", "as_json")
-    again = words(click.get_current_context(), *kept)
-    if gpus is not None:
-        return each.run(again, options["out"], gpus)
-    return array.run(again, options["out"], jobs or 1, job_options)
+    if jobs is None:
+        raise click.UsageError("--job-option: expected --jobs with it")
+    if options["shard"] or options["as_json"]:
+        raise click.UsageError("--jobs: expected no --shard or --json with it")
+    kept = ("jobs", "job_options", "shard", "out", "as_json")
+    return array.run(words(click.get_current_context(), *kept), options["out"], jobs, job_options)
 
 
 @cli.command()

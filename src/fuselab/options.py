@@ -98,7 +98,7 @@ shard = click.option(
 gpus = click.option(
     "--gpus",
     metavar="all|N,...",
-    help="A part on each of these GPUs at once, in DIR/gpu-N; then all of them in DIR.",
+    help="A process on each of these GPUs at once: it takes the next cells when it is done.",
 )
 jobs = click.option(
     "--jobs",

@@ -12,13 +12,15 @@ import os
 import re
 import signal
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import resource_tracker
+from multiprocessing import Pipe, resource_tracker
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from queue import SimpleQueue
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from fuselab import caches, starts, variables
 from fuselab.errors import LabError
@@ -27,6 +29,7 @@ from fuselab.pooling import pool
 from fuselab.precision import LEVELS
 
 Entry = Callable[[Connection, Connection, str, str], None]
+T = TypeVar("T")
 
 START_S = 300.0
 COMPILE_FACTOR = 5.0
@@ -246,6 +249,45 @@ class Worker:
                 file_name, line, function = found.groups()
                 return f", in {function} ({Path(file_name).name}:{line}); stacks in {log.name}"
         return ""
+
+
+def spread(
+    starts: Sequence[Callable[[Connection], Worker]], serve: Callable[[Worker], Iterable[T]]
+) -> Generator[T, None, None]:
+    """Yield what `serve` makes with each of several workers at once, in the order it comes.
+
+    starts  each makes a worker, whose `cancel` is the pipe that it is given
+    serve   called in a thread for each worker; what it raises is raised here
+
+    Closing the generator ends the workers, whatever they do.
+    """
+    done: SimpleQueue[tuple[str, Any]] = SimpleQueue()
+    cancel, stop = Pipe(duplex=False)
+
+    def work(start: Callable[[Connection], Worker]) -> None:
+        try:
+            with start(cancel) as worker:
+                for made in serve(worker):
+                    done.put(("made", made))
+        except Cancelled:
+            pass
+        except BaseException as error:
+            done.put(("raised", error))
+        finally:
+            done.put(("ended", None))
+
+    with cancel, ThreadPoolExecutor(len(starts)) as pool, stop:
+        for start in starts:
+            pool.submit(work, start)
+        left = len(starts)
+        while left:
+            kind, what = done.get()
+            if kind == "made":
+                yield what
+            elif kind == "raised":
+                raise what
+            else:
+                left -= 1
 
 
 def run(groups: Iterable[Group], worker: Worker) -> Iterator[Step]:

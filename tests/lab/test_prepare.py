@@ -18,7 +18,7 @@ import pytest
 from processes import gone
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
-from fuselab.commands import prepare
+from fuselab.commands import gpus, prepare
 from fuselab.model import Group
 from fuselab.runner import Worker
 from fuselab.worker import process
@@ -35,7 +35,7 @@ def base(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where the pretended workers write what they took, in place of the real ones."""
-    monkeypatch.setattr(prepare, "entry", fake_preparer)
+    monkeypatch.setattr(gpus, "entry", fake_preparer)
     return tmp_path / "log"
 
 

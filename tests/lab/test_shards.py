@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from submitit.core.utils import UncompletedJobError
@@ -17,6 +19,7 @@ from fuselab.lock import host_lock
 from fuselab.model import Group, Measurement, Status
 from fuselab.options import words
 from fuselab.plan import PlanError
+from fuselab.runner import WorkerError, spread
 from fuselab.shards import Shard, ShardError, parse
 from fuselab.store import FILE_NAME, Store
 
@@ -158,26 +161,48 @@ def test_parts_are_measured_and_merged(toy: str, tmp_path: Path) -> None:
 def test_a_run_on_each_gpu_is_one_run(
     toy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Two processes, as for two GPUs, that see none and measure on the CPU."""
-    monkeypatch.setattr(gpus.torch.cuda, "device_count", lambda: 2)
+    """Two workers, as for two GPUs, that see none and measure on the CPU."""
+    monkeypatch.setattr(gpus, "chosen", lambda text: gpus.numbers(text, 2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6,7")
     out = tmp_path / "run"
     given = ("--impl", "eager", "--dtype", "fp32", "--direction", "fwd", "--precision", "quick")
     arguments = ["run", toy, "--case", "small", "--case", "large", *given, "--out", str(out)]
-    for _ in range(2):
+    for said in ("on 2 GPUs: ", "0 to measure"):
         assert command([*arguments, "--gpus", "all"]) == 0
-    said = capfd.readouterr().err
-    assert "gpu 0: " in said
-    assert "gpu 1: " in said
-    assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["gpu-0", "gpu-1"]
-    with Store.open_readonly(out) as merged:
-        cases = [m.cell.case for m in merged.measurements() if m.cell.impl == "eager"]
-        assert {env["variables"]["CUDA_VISIBLE_DEVICES"] for env in merged.environment()} <= {
-            "6",
-            "7",
-        }
+        assert said in capfd.readouterr().err
+    with Store.open_readonly(out) as stored:
+        cases = [m.cell.case for m in stored.measurements() if m.cell.impl == "eager"]
+        seen = {env["variables"]["CUDA_VISIBLE_DEVICES"] for env in stored.environment()}
     assert sorted(cases) == ["large", "small"]
-    assert command([*arguments, "--gpus", "all", "--shard", "1/2"]) == 2
+    assert seen == {"6", "7"}
+    assert command([*arguments, "--gpus", "all", "--device", "cpu"]) == 2
+
+
+def test_what_one_worker_raises_ends_all_of_them() -> None:
+    ended = []
+
+    class Fake:
+        def __enter__(self) -> Fake:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            ended.append(self)
+
+    def serve(worker: Any) -> Iterator[int]:
+        yield 1
+        if begun.index(worker) == 1:
+            raise WorkerError("no worker")
+
+    begun: list[Fake] = []
+
+    def start(cancel: Any) -> Any:
+        begun.append(Fake())
+        return begun[-1]
+
+    assert list(spread([start], serve)) == [1]
+    with pytest.raises(WorkerError, match="no worker"):
+        list(spread([start, start], serve))
+    assert len(ended) == 3
 
 
 def times(run: Path) -> dict[str, tuple[float, ...]]:
@@ -210,9 +235,8 @@ def test_a_run_in_jobs_is_one_run(
         (["--jobs", "2", "--job-option", "partition"], "expected NAME=VALUE"),
         (["--jobs", "2", "--job-option", "cluster=abacus"], "abacus"),
         (["--jobs", "2", "--job-option", "cluster=local", "--job-option", "colour=1"], "colour"),
-        (["--jobs", "2", "--gpus", "0"], "expected one of them"),
         (["--jobs", "2", "--shard", "1/2"], "--jobs: expected no"),
-        (["--job-option", "cluster=local"], "expected one of them"),
+        (["--job-option", "cluster=local"], "expected --jobs"),
     ],
 )
 def test_what_makes_no_jobs_is_refused(

@@ -35,7 +35,7 @@ def test_a_part_is_what_results_give(name: str) -> None:
 
 def test_the_page_has_every_part_and_stays_short() -> None:
     assert list(study.written(TEXT)) == list(study.PARTS)
-    assert len(TEXT.splitlines()) < 400
+    assert len(TEXT.splitlines()) < 430
 
 
 def test_no_number_is_written_by_hand() -> None:

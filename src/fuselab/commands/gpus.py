@@ -1,52 +1,22 @@
-"""fuselab run --gpus: a part of a run on each GPU of this machine at once, then one run of them."""
+"""fuselab run --gpus: which GPUs of this machine, and a worker process on each."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from threading import Thread
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Connection
 
 import torch
 
-from fuselab import child
-from fuselab.commands import merge
+from fuselab import caches
 from fuselab.plan import PlanError
+from fuselab.runner import Worker
+from fuselab.worker import entry
 
 ALL = "all"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
-def run(words: Sequence[str], out: str, gpus: str) -> int:
-    """Run `fuselab run WORDS` in a process for each GPU, with OUT/gpu-N as its folder, and merge
-    their cells into OUT.
-
-    Each measures the part of the cells that its place among the processes has, so that the same
-    command goes on from where it stopped. Returns the gravest of their exit codes.
-    """
-    chosen = numbers(gpus, torch.cuda.device_count())
-    parts = [str(Path(out) / f"gpu-{number}") for number in chosen]
-    processes = [
-        _start([*words, "--shard", f"{i}/{len(chosen)}", "--out", part], number)
-        for i, (number, part) in enumerate(zip(chosen, parts, strict=True), 1)
-    ]
-    says = [Thread(target=_say, args=pair) for pair in zip(processes, chosen, strict=True)]
-    for thread in says:
-        thread.start()
-    try:
-        codes = [process.wait() for process in processes]
-    except BaseException:
-        for process in processes:
-            process.send_signal(signal.SIGINT)  # each stores what it has
-            process.wait()
-        raise
-    finally:
-        for thread in says:
-            thread.join()
-    return merge.parts(out, parts, codes)
 
 
 def numbers(text: str, count: int) -> list[int]:
@@ -64,19 +34,43 @@ def numbers(text: str, count: int) -> list[int]:
     return [int(one) for one in found]
 
 
-def _start(words: Sequence[str], number: int) -> subprocess.Popen[str]:
+def chosen(text: str | None) -> list[int]:
+    """Return the numbers that a text names among this process's GPUs; [] for None."""
+    return [] if text is None else numbers(text, torch.cuda.device_count())
+
+
+def names(wanted: Sequence[int]) -> list[str]:
+    """Return what CUDA_VISIBLE_DEVICES calls the GPUs of these numbers, each alone."""
     visible = os.environ.get(VISIBLE)
-    name = visible.split(",")[number] if visible else str(number)
-    return child.start(
-        [sys.executable, "-m", "fuselab", "run", *words],
-        env={**os.environ, VISIBLE: name},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return [visible.split(",")[number] if visible else str(number) for number in wanted]
 
 
-def _say(process: subprocess.Popen[str], number: int) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        print(f"gpu {number}: {line}", end="", file=sys.stderr, flush=True)
+@contextmanager
+def first(wanted: Sequence[int]) -> Iterator[None]:
+    """Have the processes that are started see the first of these GPUs alone, if there is one."""
+    before = os.environ.get(VISIBLE)
+    if wanted:
+        os.environ[VISIBLE] = names(wanted)[0]
+    try:
+        yield
+    finally:
+        os.environ.pop(VISIBLE, None)
+        if before is not None:
+            os.environ[VISIBLE] = before
+
+
+def workers(
+    count: int, device: str, timeout: float, log: str, named: Sequence[str]
+) -> list[Callable[[Connection], Worker]]:
+    """Return what starts so many workers, each on one of these GPUs, by turns; the only one that it
+    sees. Without names all are on `device`.
+    """
+    turns = [{VISIBLE: named[i % len(named)]} if named else {} for i in range(count)]
+    return [partial(_start, device, timeout, log, turn) for turn in turns]
+
+
+def _start(
+    device: str, timeout: float, log: str, visible: dict[str, str], cancel: Connection
+) -> Worker:
+    folders = caches.variables() | visible if visible else None
+    return Worker(entry.main, device, timeout, log, folders, cancel)

@@ -6,48 +6,53 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from math import inf
-from multiprocessing import Pipe
+from math import ceil, inf
 from pathlib import Path
-from queue import SimpleQueue
 from time import monotonic
 
 import torch
 
-from fuselab import caches, environment, rivals
+from fuselab import caches, environment, rivals, runner
+from fuselab.commands import gpus
 from fuselab.commands.progress import Steps
 from fuselab.model import Group
-from fuselab.runner import Cancelled, Worker, WorkerError
-from fuselab.worker import entry
+from fuselab.runner import Worker, WorkerError
 from fuselab.worker.baselines import COMPILE
 
-MOST_PROCESSES = 8
+MOST_PROCESSES = 8  # of a GPU
 # With fewer groups the processes take longer to start than they save.
 FEWEST_GROUPS = 4
 TRITON = "triton"
 
 
-def run(groups: Sequence[Group], device: str, timeout: float, log: str, until: float = inf) -> None:
+def run(
+    groups: Sequence[Group],
+    device: str,
+    timeout: float,
+    log: str,
+    until: float = inf,
+    names: Sequence[str] = (),
+) -> None:
     """Fill the compilers' caches with what the groups need, where several processes pay.
 
-    What is not compiled at the time `until` (of time.monotonic) is left.
+    What is not compiled at the time `until` (of time.monotonic) is left. `names` are of GPUs that
+    the processes are for, by turns.
 
     Gives no verdicts: what fails here is met again, and judged, by the worker that measures.
     """
     marks = Marks()
     tasks = [replace(g, impls=chosen) for g in groups if (chosen := _compiling(g, marks))]
-    count = min(MOST_PROCESSES, max(2, cores() // 2), cores(), len(tasks))
+    count = min(MOST_PROCESSES * max(1, len(names)), max(2, cores() // 2), cores(), len(tasks))
     if count < 2 or len(tasks) < FEWEST_GROUPS or _choices_are_stored():
         return
     total, compiled = sum(len(task.impls) for task in tasks), 0
     _say(f"compiling {total} implementations in parallel, {count} processes")
     begin = monotonic()
     with (
-        closing(_spread(tasks, count, device, timeout, log)) as found,
+        closing(_spread(tasks, count, device, timeout, log, names)) as found,
         Steps(len(tasks)) as steps,
     ):
         for group, names in found:
@@ -100,28 +105,19 @@ def _choices_are_stored() -> bool:
 
 
 def _spread(
-    tasks: Sequence[Group], count: int, device: str, timeout: float, log: str
+    tasks: Sequence[Group], count: int, device: str, timeout: float, log: str, names: Sequence[str]
 ) -> Generator[tuple[Group, tuple[str, ...]], None, None]:
     """Yield each task with the names that ran, when one of `count` processes is done with it."""
-    left = iter(tasks)
-    done: SimpleQueue[tuple[Group, tuple[str, ...]] | None] = SimpleQueue()
-    cancel, stop = Pipe(duplex=False)
+    left, share = iter(tasks), 1 / (2 * ceil(count / max(1, len(names))))
 
-    def serve() -> None:
+    def serve(worker: Worker) -> Iterator[tuple[Group, tuple[str, ...]]]:
         try:
-            with Worker(entry.main, device, timeout, log, cancel=cancel) as worker:
-                for task in left:
-                    done.put((task, worker.ask("prepare", task, 1 / (2 * count)).results))
-        except (WorkerError, Cancelled):
+            for task in left:
+                yield task, worker.ask("prepare", task, share).results
+        except WorkerError:
             pass  # a worker that cannot start is an error once it shall measure
-        finally:
-            done.put(None)
 
-    with cancel, ThreadPoolExecutor(count) as pool, stop:
-        for _ in range(count):
-            pool.submit(serve)
-        for _ in range(count):
-            yield from iter(done.get, None)
+    return runner.spread(gpus.workers(count, device, timeout, log, names), serve)
 
 
 def _say(line: str) -> None:

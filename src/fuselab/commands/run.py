@@ -6,22 +6,22 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from time import monotonic
 
 from fuselab import metrics, runner, shards
-from fuselab.commands import count, exits, prepare, select
+from fuselab.commands import count, exits, gpus, prepare, select
 from fuselab.commands.progress import Steps, outcome
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement, Status
 from fuselab.plan import Filters, PlanError, ceiling_group
 from fuselab.precision import estimate_s
 from fuselab.report import build, text
-from fuselab.runner import Worker
+from fuselab.runner import Step, Worker
 from fuselab.store import Store
-from fuselab.worker import entry
 
 LOG = "worker.log"
 FAILURES = (Status.INCORRECT, Status.INVALID, Status.TIMEOUT, Status.CRASHED, Status.ERROR)
@@ -37,14 +37,17 @@ def run(
     fresh: bool = False,
     slow: bool = False,
     shard: str | None = None,
+    on: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Measure what is not stored yet, or was measured with other code; print the table.
 
-    `fresh` measures all of it; `slow` counts what takes long, too; `shard`: one part of it. 1 if a
-    cell failed, 3 if none has a time, but for a shard that has no cell.
+    `fresh` measures all of it; `slow` counts what takes long, too, on the first GPU; `shard`: one
+    part of it; `on`: the GPUs that share it. 1 if a cell failed, 3 if none has a time, but for a
+    shard that has no cell.
     """
     part = shards.parse(shard, os.environ) if shard else shards.Shard(1, 1)
+    numbers = gpus.chosen(on)
     chosen = select.device_of(device)
     found = select.specs_of(targets)
     wanted = tuple(filter(part.has, select.groups(found, replace(filters, device=chosen))))
@@ -60,17 +63,14 @@ def run(
     plan = (ceiling_group(chosen, wanted[0].precision, wanted[0].timer), *wanted)
     with Store.open(out) as store:
         todo = _lacking(plan, store, fresh)
-        total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
-        _say(f"{total} cells on {chosen}; {total - missing} already in {out}, {missing} to measure")
-        _say(_estimate(missing, chosen, wanted[0].precision))
-        outdated = sum(store.outdated(group) for group in todo)
-        if outdated:
-            _say(f"{outdated} of these are stored, but what they measured has changed since")
-        with device_lock(chosen) if todo or slow else nullcontext():
+        _announce(plan, todo, store, out)
+        with _locked(chosen, numbers) if todo or slow else nullcontext():
             # Who had the device until now may have measured the same for the same folder.
-            measure(_lacking(plan, store, fresh), store, chosen, timeout, str(Path(out) / LOG))
+            todo = _lacking(plan, store, fresh)
+            measure(todo, store, chosen, timeout, str(Path(out) / LOG), gpus.names(numbers))
             if slow:
-                count.run(wanted, store, chosen, timeout)
+                with gpus.first(numbers):
+                    count.run(wanted, store, chosen, timeout)
         stored = list(store.measurements())
         view = build.build(stored, store.environment(), store.span())
     cells = {cell for group in plan for cell in group.cells}
@@ -86,6 +86,27 @@ def run(
         print(text.to_terminal(view))
         print(", ".join(f"{n} {status}" for status, n in counts.most_common()), f"in {out}")
     return exit_code([m for m in asked if (m.cell.op, m.cell.impl) in select.judged(found)])
+
+
+def _announce(plan: Sequence[Group], todo: Sequence[Group], store: Store, out: str) -> None:
+    """Say what is stored, what is to be measured, and how long that may take."""
+    total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
+    device = plan[0].device
+    _say(f"{total} cells on {device}; {total - missing} already in {out}, {missing} to measure")
+    _say(_estimate(missing, device, plan[0].precision))
+    outdated = sum(store.outdated(group) for group in todo)
+    if outdated:
+        _say(f"{outdated} of these are stored, but what they measured has changed since")
+
+
+@contextmanager
+def _locked(device: str, numbers: Sequence[int]) -> Iterator[None]:
+    """Keep other measurements away from a device, or from the GPUs of these numbers."""
+    names = [device] if device == "cpu" or not numbers else [f"cuda:{n}" for n in numbers]
+    with ExitStack() as locks:
+        for name in names:
+            locks.enter_context(device_lock(name))
+        yield
 
 
 def _estimate(cells: int, device: str, level: str) -> str:
@@ -110,23 +131,43 @@ def _lacking(plan: Sequence[Group], store: Store, fresh: bool) -> list[Group]:
     return [group for group in plan if fresh or store.missing(group)]
 
 
-def measure(todo: Sequence[Group], store: Store, device: str, timeout: float, log: str) -> None:
-    """Compile in parallel, then measure alone, and store a group at a time."""
-    prepare.run(todo, device, timeout, log)
-    with Worker(entry.main, device, timeout, log) as worker, Steps(len(todo)) as steps:
-        for step in runner.run(todo, worker):
+def measure(
+    todo: Sequence[Group],
+    store: Store,
+    device: str,
+    timeout: float,
+    log: str,
+    named: Sequence[str] = (),
+) -> None:
+    """Compile in parallel, then measure alone, and store a group at a time.
+
+    On each of the GPUs of these names a worker takes the next group when it is done with one.
+    """
+    prepare.run(todo, device, timeout, log, names=named)
+    left, crew, begin = iter(todo), [], monotonic()
+
+    def serve(worker: Worker) -> Iterator[Step]:
+        crew.append(worker)
+        return runner.run(left, worker)
+
+    starts = gpus.workers(min(len(named), len(todo)) or 1, device, timeout, log, named)
+    with closing(runner.spread(starts, serve)) as found, Steps(len(todo)) as steps:
+        for step in found:
             store.set_environment(step.environment)
             store.write(step.group, step.measurements)
             steps.step(step.group.key, outcome(step.measurements))
     if todo:
-        _say(_where_it_went(worker.seconds))
+        _say(_where_it_went(monotonic() - begin, crew))
 
 
-def _where_it_went(seconds: Mapping[str, float]) -> str:
-    parts = sorted(seconds.items(), key=lambda part: -part[1])
-    total = sum(seconds.values())
-    shares = ", ".join(f"{phase} {s / total:.0%}" for phase, s in parts if s >= 0.005 * total)
-    return f"measured in {total:.0f} s: {shares}"
+def _where_it_went(seconds: float, crew: Sequence[Worker]) -> str:
+    phases = sum((Counter(worker.seconds) for worker in crew), Counter())
+    total = sum(phases.values())
+    shares = ", ".join(
+        f"{phase} {s / total:.0%}" for phase, s in phases.most_common() if s >= 0.005 * total
+    )
+    on = f" on {len(crew)} GPUs" if len(crew) > 1 else ""
+    return f"measured in {seconds:.0f} s{on}: {shares}"
 
 
 def exit_code(own: Sequence[Measurement]) -> int:

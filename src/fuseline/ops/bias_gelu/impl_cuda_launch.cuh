@@ -20,20 +20,25 @@ inline int64_t tiles_of(const Tiling& t, int rows_a_thread) {
   return ceil_div(t.rows, int64_t{rows_a_thread} * (kThreads >> t.log_lanes));
 }
 
-// False of what had better be left to the kernels of pointwise.cuh: what lies not at multiples of
-// 16 bytes, and tiles of few blocks. Two rows a thread: their loads wait together. A block that has
-// whole rows has them from all over the matrix, one that has parts of rows has neighbours: as
-// blocks follow each other, so do the addresses of each of their loads.
-template <Formula F, typename T>
-bool launch_tiles(ForwardOf<T> a, int64_t rows, int64_t n, int sms, cudaStream_t stream) {
-  constexpr int ROWS = 2;
-  a.tiling = tiling_of<kVec<T>>(rows, n, kThreads);
-  const bool whole = aligned<T>(a.x, a.x_stride) && aligned<T>(a.y, n) && aligned<T>(a.bias, 0);
-  if (!whole || tiles_of(a.tiling, 1) * a.tiling.across <= 8 * sms) return false;
+// A block that has whole rows has them from all over the matrix, one that has parts of rows has
+// neighbours: as blocks follow each other, so do the addresses of each of their loads.
+template <Formula F, typename T, int ROWS>
+void forward_tiles(ForwardOf<T> a, cudaStream_t stream) {
   const int64_t tiles = tiles_of(a.tiling, ROWS), high = kThreads >> a.tiling.log_lanes;
   a.apart = a.tiling.across == 1 ? tiles * high : high;
   const auto blocks = static_cast<unsigned>(tiles * a.tiling.across);
   forward_kernel<F, T, ROWS><<<blocks, kThreads, 0, stream>>>(a);
+}
+
+// False of what lies not at multiples of 16 bytes, which the kernels of pointwise.cuh serve. Two
+// rows a thread where that leaves enough blocks: their loads wait together.
+template <Formula F, typename T>
+bool launch_tiles(ForwardOf<T> a, int64_t rows, int64_t n, int sms, cudaStream_t stream) {
+  a.tiling = tiling_of<kVec<T>>(rows, n, kThreads);
+  const bool whole = aligned<T>(a.x, a.x_stride) && aligned<T>(a.y, n) && aligned<T>(a.bias, 0);
+  if (!whole) return false;
+  const bool few = tiles_of(a.tiling, 1) * a.tiling.across <= 8 * sms;
+  (few ? forward_tiles<F, T, 1> : forward_tiles<F, T, 2>)(a, stream);
   return true;
 }
 
