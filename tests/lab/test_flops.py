@@ -19,6 +19,7 @@ LESS_THAN_WRITTEN = {
     "norm_chain": "a sum to the seventh power, once a row, in place of three passes",
     "matmul_matmul": "weights first, where that takes fewer operations",
     "attention_varlen": "no padding, and half of the scores where it is causal",
+    "rope": "no gradients of the tables, which XLA's backward has",
     "rms_norm_fp8": "forward alone; XLA counts the steps of a conversion",
 }
 # By five products in place of four: the scores are computed again rather than kept.
@@ -76,6 +77,6 @@ def test_xla_counts_about_as_many(op: str) -> None:
         found = record.compile_one(spec, case, dtype, direction, "cpu")
         theirs = found.flops + found.transcendentals
         if op in LESS_THAN_WRITTEN:
-            assert 0 < ours < theirs
+            assert 0 < ours <= theirs
         else:
             assert ours / 2 - rows <= theirs <= 2 * ours + rows, (direction, ours, theirs)

@@ -183,6 +183,19 @@ def test_ligers_geglu_knows_tanh_and_two_tensors(monkeypatch: pytest.MonkeyPatch
             baselines.refuse(spec, "liger", given | change)
 
 
+def test_ligers_rope_is_told_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "liger-kernel")
+    apply = SimpleNamespace(apply=lambda *given: given)
+    fake(monkeypatch, "liger_kernel.ops", LigerRopeFunction=apply)
+    spec, table = specs.load()["rope"], torch.ones(3, 4)
+    heads = {"q": torch.ones(1, 2, 3, 10), "k": torch.ones(1, 1, 3, 10)}
+    given = {**heads, "cos": table, "sin": table, "interleaved": False}
+    called: Any = baselines.make(spec, "liger", "cuda")(**given)
+    assert called[4:] == (None, 1, 8)
+    with pytest.raises(Unsupported, match="a half apart only"):
+        baselines.refuse(spec, "liger", given | {"interleaved": True})
+
+
 def test_liger_knows_the_last_dimension_and_both_parameters() -> None:
     x, loaded = torch.ones(2, 8), specs.load()
     baselines.refuse(loaded["softmax"], "liger", {"x": x, "dim": 1})

@@ -84,6 +84,10 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
     ],
     "pointwise_chain": [of("pointwise_chain", "x")],
     "geglu": [of("geglu", "x", "r"), of("geglu", "x", approximate="none")],
+    "rope": [
+        lambda **t: fuseline.rope(t["x"], t["r"], t["w"], t["b"]),
+        lambda **t: fuseline.rope(t["x"], t["r"], t["w"], t["b"], interleaved=True, impl="eager"),
+    ],
     "swiglu": [of("swiglu", "x", "r"), of("swiglu", "x"), of("swiglu", "x", "r", impl="eager")],
     "conv_add": [of("conv_add", "x", "w", "b"), of("conv_add", "x", "w", "b", impl="eager")],
     "conv_relu": [of("conv_relu", "x", "w"), of("conv_relu", "x", "w", "b", padding=1)],
@@ -118,6 +122,9 @@ def tensors(name: str = "") -> dict[str, Tensor]:
     if name == "attention":
         rows = {n: torch.randn(2, 3, 5, 8) for n in ("x", "r", "w", "b", "m")}
         return rows | {"s": torch.rand(())}
+    if name == "rope":
+        heads = {n: torch.randn(2, 3, 5, 8) for n in ("x", "r", "m")}
+        return heads | {n: torch.randn(5, 3) for n in ("w", "b")} | {"s": torch.rand(())}
     if name == "attention_varlen":
         return {n: torch.randn(5, 3, 8) for n in ("x", "r", "w", "b", "m")} | {"s": torch.rand(())}
     if name == "multihead_attention":

@@ -10,8 +10,8 @@ from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
 ALL = (
-    *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, liger.GEGLU, liger.SWIGLU),
-    *quack.PRODUCTS,
+    *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *quack.PRODUCTS),
+    *(liger.GEGLU, liger.ROPE, liger.SWIGLU),
     *(*flash_attn.ALL, flex.ATTENTION, xformers.ATTENTION),
     *xla.ALL,
 )

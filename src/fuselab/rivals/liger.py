@@ -86,6 +86,26 @@ def _bind_swiglu(ops: Any) -> Callable[..., Tensor]:
     return swiglu
 
 
+def _bind_rope(ops: Any) -> Callable[..., tuple[Tensor, Tensor]]:
+    # It rotates in place what lies by tokens, which the lab finds and says.
+    apply = ops.LigerRopeFunction.apply
+
+    def rope(
+        q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        width = 2 * cos.shape[-1]  # else it takes tables for those of all elements
+        out: tuple[Tensor, Tensor] = apply(q, k, cos, sin, None, 1, width)
+        return out
+
+    return rope
+
+
+def _limit_of_rope(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
+) -> str | None:
+    return "it knows pairs that are a half apart only" if interleaved else None
+
+
 def _rival(op: str, bind: Any, **limit: Any) -> Rival:
     return Rival("liger", op, "liger-kernel", "liger_kernel.ops", bind, **limit)
 
@@ -94,4 +114,5 @@ RMS_NORM = _rival("rms_norm", _bind_rms_norm)
 LAYER_NORM = _rival("layer_norm", _bind_layer_norm, limit=_limit_of_layer_norm)
 GEGLU = _rival("geglu", _bind_geglu, limit=_limit_of_geglu)
 SWIGLU = _rival("swiglu", _bind_swiglu)
+ROPE = _rival("rope", _bind_rope, limit=_limit_of_rope)
 SOFTMAX = _rival("softmax", _bind_softmax, limit=_limit_of_softmax)

@@ -18,7 +18,7 @@ OPS = (
     "horizontal_reduction_pointwise", "horizontal_reduction_reduction", "bias_gelu",
     "bias_dropout_add", "conv_add", "conv_relu", "conv_add_relu", "conv_bn",
     "matmul_add", "matmul_relu", "matmul_add_relu", "matmul_add_gelu", "matmul_matmul", "mlp",
-    "attention", "attention_varlen", "multihead_attention", "geglu", "swiglu",
+    "attention", "attention_varlen", "multihead_attention", "geglu", "rope", "swiglu",
 )  # fmt: skip
 
 

@@ -212,6 +212,23 @@ def bias_dropout_add(
     return residual + h
 
 
+def rope(
+    q: Array, k: Array, cos: Array, sin: Array, interleaved: bool = False
+) -> tuple[Array, Array]:
+    n, cos, sin = cos.shape[-1], jnp.expand_dims(cos, -3), jnp.expand_dims(sin, -3)
+
+    def rotated(x: Array) -> Array:
+        turned, rest = jnp.split(x, (2 * n,), -1)
+        one, two = (
+            (turned[..., ::2], turned[..., 1::2]) if interleaved else jnp.split(turned, 2, -1)
+        )
+        pairs = one * cos - two * sin, two * cos + one * sin
+        joint = jnp.stack(pairs, -1) if interleaved else jnp.concatenate(pairs, -1)
+        return jnp.concatenate((joint.reshape(turned.shape), rest), -1)
+
+    return rotated(q), rotated(k)
+
+
 def geglu(a: Array, b: Array | None = None, approximate: str = "tanh") -> Array:
     a, b = _sides(a, b)
     return _gelu(a, approximate) * b
@@ -314,6 +331,6 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
         conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
-        matmul_add_gelu, matmul_matmul, mlp, geglu, swiglu,
+        matmul_add_gelu, matmul_matmul, mlp, geglu, rope, swiglu,
     )
 }  # fmt: skip

@@ -27,6 +27,7 @@ from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.pointwise_chain import pointwise_chain
 from fuseline.ops.rms_norm import rms_norm
 from fuseline.ops.rms_norm_fp8 import rms_norm_fp8
+from fuseline.ops.rope import rope
 from fuseline.ops.softmax import softmax
 from fuseline.ops.softmax_backward import softmax_backward
 from fuseline.ops.swiglu import swiglu
@@ -59,6 +60,7 @@ __all__ = [
     "pointwise_chain",
     "rms_norm",
     "rms_norm_fp8",
+    "rope",
     "softmax",
     "softmax_backward",
     "swiglu",
