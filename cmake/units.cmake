@@ -1,29 +1,27 @@
 # Writes the translation units that only instantiate, into the build folder's units/: CPU kernels
 # once for each instruction set, CUDA kernels that several operators share once for each dtype.
 
-set(INSTRUCTION_SETS default)
+# An x86-64 processor without AVX2 has no CPU kernels: they would be a fifth of all CPU code.
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-  list(APPEND INSTRUCTION_SETS avx2 avx512)
+  set(INSTRUCTION_SETS avx2 avx512)
+else()
+  set(INSTRUCTION_SETS default)
 endif()
-# Where there are wider ones too, the default is for old processors: that it is there is enough.
 set(FLAGS_default "")
-if(avx2 IN_LIST INSTRUCTION_SETS)
-  set(FLAGS_default -Os)
-endif()
 set(FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
 
-# kernels_default, kernels_avx2 and kernels_avx512, which impl_cpu_dispatch.h declares: `table` of
-# `header`, compiled for each.
+# kernels_avx2 and kernels_avx512, or kernels_default, which FUSELINE_CPU_KERNELS declares: `table`
+# of `header`, compiled for each.
 function(cpu_units operator header table)
   foreach(isa ${INSTRUCTION_SETS})
     set(unit ${CMAKE_BINARY_DIR}/units/${operator}/impl_cpu_${isa}.cpp)
     file(CONFIGURE OUTPUT ${unit} @ONLY CONTENT [[
 #include "@header@"
-#include "fuseline/ops/@operator@/impl_cpu_dispatch.h"
 
 namespace fuseline::@operator@ {
-decltype(kernels_@isa@) kernels_@isa@ = @table@;
+extern decltype(@table@) kernels_@isa@;
+decltype(@table@) kernels_@isa@ = @table@;
 }
 ]])
     set_source_files_properties(${unit} PROPERTIES COMPILE_OPTIONS "${FLAGS_${isa}}")

@@ -122,8 +122,8 @@ def enable(ops: Iterable[str] | None = None) -> None:
     Autograd stays ATen's, so do CUDA graphs, autocast and double backward. What is enabled already
     stays so. Not to be called while other threads run these operators. Compiled code is not
     changed: torch.compile takes the operators apart before kernels are looked up.
-    Raises ValueError (a name), RuntimeError (this torch has another operator of that name, or there
-    is no binary) before anything is changed.
+    Raises ValueError (a name), RuntimeError (this torch has another operator of that name, or the
+    binary has no kernels that run here) before anything is changed.
     """
     pairs = _enabled_by(ops)
     with _lock:
@@ -215,7 +215,8 @@ def _names(ops: Iterable[str] | None) -> list[str]:
 def _devices(op: str) -> tuple[str, ...]:
     """Return the kinds of device that torch has kernels for and the binary ones that serve `op`."""
     (name, *_) = TAKEOVERS[op]
-    return tuple(device for device in _built() if _served(op, device, name) >= 0)
+    has = native.status().has
+    return tuple(d for d in _built() if has(d) and _served(op, d, name) >= 0)
 
 
 def _built() -> tuple[str, ...]:
@@ -224,7 +225,8 @@ def _built() -> tuple[str, ...]:
 
 
 def _check(op: str) -> None:
-    if why := native.status().why_not("cpu"):
+    if not _devices(op):
+        why = native.status().why_not("cpu")
         raise RuntimeError(f"fuseline cannot take over {op}: {why}")
     for name, schema in TAKEOVERS[op].items():
         packet = getattr(torch.ops.aten, name, None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch import Tensor
 from torch.library import opcheck
 
@@ -154,7 +154,7 @@ def test_any_layout_without_a_copy(
     check(x[:1].expand(shape), bias, residual[:1].expand(shape), 0.3, seed, impl)
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set(isa: str) -> None:
     code = "import torch; from ops import test_bias_dropout_add as t\n"
     code += "for d in t.SPEC.dtypes:"

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -147,7 +147,7 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
     torch.testing.assert_close(torch.vmap(fuseline.bias_gelu)(x, biases), each)
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "import ops.test_bias_gelu as t\n"
     code += "for dtype in t.SPEC.dtypes:\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from ops.softmax_rows import (
     IMPLS,
     LENGTHS,
@@ -136,7 +136,7 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
     assert torch.equal(first, fuseline.double_softmax(x, 1))
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "from ops import test_double_softmax as t\n"
     code += "for n in (1, 61, 1027): t.test_hard_rows(n, 'cpu', 'cpu')\n"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch import Tensor
 from torch.library import opcheck
 
@@ -186,7 +186,7 @@ def test_compiled_without_a_break_and_under_vmap(name: str) -> None:
 
 
 @each_gate
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(name: str, isa: str) -> None:
     code = "import torch, ops.test_gated as t\n"
     code += "for dtype in t.table.load()['swiglu'].dtypes:\n"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -150,7 +150,7 @@ def test_compiled_without_a_break_and_under_vmap(name: str) -> None:
         assert torch.equal(mapped[i], want[i])
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "import torch, ops.test_horizontal_reductions as t\n"
     code += "for n in (1, 61, 1027):\n"

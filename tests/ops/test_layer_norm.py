@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch import Tensor
 from torch.library import opcheck
 
@@ -337,7 +337,7 @@ def test_symbolic_traces_name_the_operator() -> None:
     assert fuseline.layer_norm in [node.target for node in graph.nodes]
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_is_right(isa: str) -> None:
     code = """
 import torch

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from ops.softmax_rows import WITHOUT_BINARY
 from torch import Tensor
 from torch.library import opcheck
@@ -215,7 +215,7 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
     torch.testing.assert_close(torch.vmap(grad)(mask), torch.stack([grad(m) for m in mask]))
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "from ops import test_masked_softmax as t\n"
     code += "for n in (1, 61, 1027): t.test_every_way(n, 'cpu', 'cpu')\n"

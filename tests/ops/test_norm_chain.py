@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -141,7 +141,7 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
     assert torch.equal(torch.vmap(fuseline.norm_chain, in_dims=1, out_dims=1)(x), want)
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "from ops.test_norm_chain import test_a_sum_that_cancels_costs_no_digits as t\n"
     code += "for n in (2, 61, 1027): t(n, 'cpu', 'auto')"

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch.library import opcheck
 
 import fuseline
@@ -119,7 +119,7 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
     assert torch.equal(each, want[0])
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "import torch, ops.test_pointwise_chain as t\n"
     code += "for dtype in t.SPEC.dtypes:\n"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from ops.instruction_sets import for_instruction_set, own
+from ops.instruction_sets import BUILT, for_instruction_set, own
 from torch.library import opcheck
 
 import fuseline
@@ -608,7 +608,7 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
         assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_runs_and_is_right(isa: str) -> None:
     code = """
 from fuseline import table, testing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from torch import Tensor
 from torch.library import opcheck
 
@@ -180,7 +180,7 @@ def test_under_vmap(in_dims: tuple[int | None, ...]) -> None:
                 assert torch.equal(got[i], want)
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set(isa: str) -> None:
     code = "import torch, ops.test_rope as t\n"
     code += "for dtype in t.DTYPES:\n"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from ops.forks import in_a_fork
 from torch import Tensor
 
 import fuseline
@@ -446,3 +447,22 @@ def test_raw_operators_over_atens_kernels_check_what_they_are_given() -> None:
     spread = call(dy, x, w, mean, rstd, True, True, True)
     dense = call(dy, x, w, mean.clone(), rstd.clone(), True, True, True)
     assert all(map(torch.equal, spread, dense))
+
+
+def test_without_an_instruction_set_auto_is_eager_and_cpu_says_why() -> None:
+    in_a_fork({"FUSELINE_CPU_ISA": "none"}, "ops.test_selection", "without_an_instruction_set")
+
+
+def without_an_instruction_set() -> None:
+    x, why = torch.randn(3, 7, requires_grad=True), "this processor lacks AVX2, FMA or F16C"
+    with pytest.warns(RuntimeWarning, match=why):
+        y = fuseline.rms_norm(x)
+    assert torch.equal(y, fuseline.rms_norm(x, impl="eager"))
+    with pytest.raises(RuntimeError, match=f'{why}.*; impl="eager"'):
+        fuseline.rms_norm(x, impl="cpu")
+    for op, *args in (("rms_norm", None, 1e-6), ("softmax", -1), ("bias_gelu", x[0], "none")):
+        with pytest.raises(RuntimeError, match=f"fuseline: {why}"):
+            getattr(torch.ops.fuseline, op)(x, *args)
+    left = [each for each in fuseline.status().left if each.device == "cpu"]
+    assert left
+    assert all(each.calls == "all calls" and why in each.why for each in left)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from ops.softmax_rows import (
     IMPLS,
     LENGTHS,
@@ -208,7 +208,7 @@ def test_symbolic_traces_name_the_operator(name: str) -> None:
         assert torch.equal(traced(x), call(x))
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "from ops.test_softmax import NAMES, test_hard_columns, test_hard_rows\n"
     code += "for m in NAMES:\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from ops.instruction_sets import for_instruction_set
+from ops.instruction_sets import BUILT, for_instruction_set
 from ops.softmax_rows import IMPLS, WITHOUT_BINARY
 from torch.library import opcheck
 
@@ -125,7 +125,7 @@ def test_compiled_without_a_break_and_under_vmap() -> None:
         assert torch.equal(batched, want)
 
 
-@pytest.mark.parametrize("isa", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("isa", BUILT)
 def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code = "from ops.test_softmax_backward import test_large_and_small_gradients as t\n"
     for_instruction_set(isa, code + "for n in (1, 61, 1027): t(n, 'cpu', 'cpu')")

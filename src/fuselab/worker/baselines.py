@@ -117,7 +117,7 @@ def unavailable(spec: OpSpec, name: str, device_type: str) -> str | None:
     if impl is None:
         return f"operator {spec.name!r} has no eager implementation to make it from"
     return impl.unavailable(device_type) or (
-        native.status().why_not("cpu") if name == ENABLED else None
+        native.status().why_not(device_type) if name == ENABLED else None
     )
 
 

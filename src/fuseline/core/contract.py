@@ -156,7 +156,9 @@ def native_variant(contract: Contract) -> Variant:
                 continue  # another copy's, or those of a binary that does not fit
             _LIBRARY.define(name + schema)
         for device, reason in missing.items():
-            _LIBRARY.impl(name, _refuse(name, reason), device.upper())
+            # A kernel that is there refuses by itself.
+            if not native.has_kernel(f"{NAMESPACE}::{name}", device):
+                _LIBRARY.impl(name, _refuse(name, reason), device.upper())
     return _finish(contract, "", None, missing)
 
 

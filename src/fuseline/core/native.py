@@ -30,6 +30,7 @@ class Native:
     path: Path | None = None
     build: dict[str, Any] = field(default_factory=dict)
     handle: ctypes.CDLL | None = None
+    processor: str = ""  # why this processor runs none of the CPU kernels
 
     def has(self, device_type: str) -> bool:
         """Return whether the binary holds kernels for a device type ("cpu", "cuda")."""
@@ -39,6 +40,8 @@ class Native:
         """Return why it holds none, and what fixes that; None if it does."""
         if self.state != "loaded":
             return f"fuseline's binary is {self.state}: {self.cause}; {self.remedy}"
+        if device_type == "cpu" and self.processor:
+            return f'{self.processor}; impl="eager" runs torch\'s own'
         if device_type == "cuda" and self.build["nvcc"] is None:
             return (
                 "fuseline's binary was built without nvcc, so it holds no CUDA kernels; "
@@ -99,11 +102,13 @@ def status() -> Native:
         handle.fuseline_debug_fill.argtypes = (ctypes.c_bool,)
         handle.fuseline_served.restype = ctypes.c_int64
         handle.fuseline_served.argtypes = (ctypes.c_char_p,) * 3
+        handle.fuseline_why_no_cpu_isa.restype = ctypes.c_char_p
         build = json.loads(handle.fuseline_build_info())
+        processor = (handle.fuseline_why_no_cpu_isa() or b"").decode()
     except (OSError, AttributeError, ValueError) as error:
         cause = error.__cause__ or error
         return Native("broken", f"{path.name} does not load: {cause}", REBUILD, path)
-    return Native("loaded", path=path, build=build, handle=handle)
+    return Native("loaded", path=path, build=build, handle=handle, processor=processor)
 
 
 def why_no_kernel(operator: str, device_type: str) -> str | None:
@@ -111,10 +116,16 @@ def why_no_kernel(operator: str, device_type: str) -> str | None:
     (a qualified name); None if it has.
     """
     reason = status().why_not(device_type)
-    key = device_type.upper()
-    if reason is None and not torch._C._dispatch_has_kernel_for_dispatch_key(operator, key):
+    if reason is None and not has_kernel(operator, device_type):
         reason = f"fuseline's binary holds no {device_type} kernel of {operator}"
     return reason
+
+
+def has_kernel(operator: str, device_type: str) -> bool:
+    """Return whether torch has a kernel of an operator (a qualified name) for a device type."""
+    key = device_type.upper()
+    found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+    return found
 
 
 _python_copies = 0

@@ -1,6 +1,8 @@
 // Chooses the instruction set of the CPU kernels once. FUSELINE_CPU_ISA names another for tests.
 #include "isa.h"
 
+#include <torch/csrc/stable/library.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,8 +27,10 @@ const Choice& choose() {
       {Isa::avx2, "avx2",
        __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
            __builtin_cpu_supports("f16c")},
-#endif
+#else
       {Isa::basic, "default", true},
+#endif
+      {Isa::none, "none", true},
   };
   const char* wanted = std::getenv("FUSELINE_CPU_ISA");
   const Choice* widest = nullptr;
@@ -51,9 +55,21 @@ const Choice& chosen() {
 
 }  // namespace
 
-Isa isa() { return chosen().isa; }
+Isa isa() {
+  const char* const why = why_no_isa();
+  STD_TORCH_CHECK(!why, "fuseline: ", why);
+  return chosen().isa;
+}
+
+const char* why_no_isa() {
+  return chosen().isa == Isa::none
+             ? "this processor lacks AVX2, FMA or F16C, which fuseline's CPU kernels need"
+             : nullptr;
+}
 
 }  // namespace fuseline
+
+FUSELINE_EXPORT const char* fuseline_why_no_cpu_isa() { return fuseline::why_no_isa(); }
 
 // For tests, which must know which kernels ran.
 FUSELINE_EXPORT const char* fuseline_cpu_isa() { return fuseline::chosen().name; }

@@ -3,18 +3,30 @@
 
 namespace fuseline {
 
-enum class Isa { basic, avx2, avx512 };
+enum class Isa { none, basic, avx2, avx512 };
 
-// The widest this processor has of those that kernels are built for, or the one FUSELINE_CPU_ISA
-// names ("default", "avx2", "avx512").
+// The widest this processor has of those that kernels are built for: AVX-512 and AVX2 on x86-64,
+// the compiler's default elsewhere; or the one FUSELINE_CPU_ISA names ("avx512", "avx2", "default",
+// "none"). Raises where there is none.
 Isa isa();
+
+// Why there is none; null where there is one.
+const char* why_no_isa();
 
 }  // namespace fuseline
 
-// table_avx512, table_avx2 or table_default, by isa(); other processors have only the last.
+// In the operator's namespace: kernels(), its table of `type` for isa(), of those that
+// cmake/units.cmake writes.
 #ifdef __x86_64__
-#define FUSELINE_BY_ISA(table) \
-  (isa() == Isa::avx512 ? table##_avx512 : isa() == Isa::avx2 ? table##_avx2 : table##_default)
+#define FUSELINE_CPU_KERNELS(type)                                                       \
+  extern const type kernels_avx2, kernels_avx512;                                        \
+  namespace {                                                                            \
+  const type& kernels() { return isa() == Isa::avx512 ? kernels_avx512 : kernels_avx2; } \
+  }
 #else
-#define FUSELINE_BY_ISA(table) (table##_default)
+#define FUSELINE_CPU_KERNELS(type)                         \
+  extern const type kernels_default;                       \
+  namespace {                                              \
+  const type& kernels() { return isa(), kernels_default; } \
+  }
 #endif

@@ -2,12 +2,12 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/rms_cpu.h"
 #include "impl_args.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::add_rms_norm {
-namespace {
 
-const rms::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(rms::Kernels)
+
+namespace {
 
 // Makes y, new_residual and rstd unless its pointer is null.
 std::tuple<Tensor, Tensor> forward(const Tensor& x, const Tensor& residual,

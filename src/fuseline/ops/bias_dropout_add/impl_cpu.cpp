@@ -5,11 +5,12 @@
 #include "impl_axes.h"
 
 namespace fuseline::bias_dropout_add {
+
+FUSELINE_CPU_KERNELS(Kernels)
+
 namespace {
 
 using TileKernel = void (*)(const Tile&, const Dropout*);
-
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
 
 // The axes cut in tiles; what is left of them is walked tile by tile.
 struct Plan {

@@ -38,10 +38,4 @@ struct Kernels {
   void (*backward[kElements])(const Tile&, const Dropout*);
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::bias_dropout_add

@@ -7,9 +7,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::bias_gelu {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 int formula(const std::string& approximate) {
   return static_cast<int>(is_tanh(approximate) ? Formula::tanh : Formula::erf);

@@ -6,9 +6,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::bias_gelu {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 std::atomic<int64_t> fwd_calls{0}, bwd_calls{0};
 

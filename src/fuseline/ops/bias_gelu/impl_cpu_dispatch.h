@@ -46,10 +46,4 @@ struct Kernels {
                                 int64_t last, void* dbias);
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::bias_gelu

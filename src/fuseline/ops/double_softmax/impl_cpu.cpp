@@ -4,12 +4,12 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/softmax_cpu.h"
 #include "impl_args.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::double_softmax {
-namespace {
 
-const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(softmax::Kernels)
+
+namespace {
 
 Tensor double_softmax(const Tensor& x, int64_t dim) {
   check(x, dim);

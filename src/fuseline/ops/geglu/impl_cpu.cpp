@@ -5,9 +5,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::geglu {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 const gated::Kernels& kernels_by(const std::string& approximate) {
   return kernels().by[static_cast<int>(formula_of(approximate))];

@@ -11,10 +11,4 @@ struct Kernels {
   gated::Kernels by[gelu::kFormulas];
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::geglu

@@ -7,9 +7,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::horizontal_reduction_pointwise {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 std::tuple<Tensor, Tensor> forward(const Tensor& x) {
   kArgs.check_rows(x);

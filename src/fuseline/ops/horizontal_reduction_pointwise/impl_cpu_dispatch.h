@@ -37,10 +37,4 @@ struct Kernels {
   Backward columns_gradient[kElements];
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::horizontal_reduction_pointwise

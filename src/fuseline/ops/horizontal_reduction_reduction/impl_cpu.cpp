@@ -8,9 +8,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::horizontal_reduction_reduction {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 // The sums, the largest elements and, if COUNTS, how many are as large.
 template <bool COUNTS>

@@ -49,10 +49,4 @@ struct Kernels {
                                 int64_t last, void* out);
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::layer_norm

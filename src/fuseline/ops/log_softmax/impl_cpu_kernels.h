@@ -4,7 +4,6 @@
 #pragma once
 
 #include "fuseline/cpu/softmax_columns_kernels.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::log_softmax {
 namespace {

@@ -5,9 +5,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::masked_softmax {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 Causal causal_of(const Tensor& x, bool causal) {
   return {causal, causal ? x.sizes()[x.dim() - 2] : 1};

@@ -50,10 +50,4 @@ struct Kernels {
   void (*gradient[2][kElements])(const GradientArgs&, int64_t first, int64_t last);
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::masked_softmax

@@ -7,9 +7,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::norm_chain {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 Tensor forward(const Tensor& x, const Tensor* sum) {
   Tensor y = allocate_like(x);

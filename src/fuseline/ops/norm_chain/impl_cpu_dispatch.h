@@ -31,10 +31,4 @@ struct Kernels {
   void (*backward[kElements])(const BackwardArgs&, int64_t first, int64_t last);
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::norm_chain

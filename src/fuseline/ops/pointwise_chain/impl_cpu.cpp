@@ -5,9 +5,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::pointwise_chain {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 Tensor forward(const Tensor& x) {
   kArgs.check_tensor(x);

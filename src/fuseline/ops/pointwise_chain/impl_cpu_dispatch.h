@@ -12,10 +12,4 @@ struct Kernels {
   void (*backward[kElements])(const void* dy, const void* x, void* dx, int64_t first, int64_t last);
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::pointwise_chain

@@ -2,12 +2,12 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/rms_cpu.h"
 #include "impl_aten.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::rms_norm {
-namespace {
 
-const rms::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(rms::Kernels)
+
+namespace {
 
 // Makes y and rstd unless its pointer is null (allocate_statistic says what `ones` are).
 Tensor forward(const Tensor& x, std::optional<Tensor> weight, double eps, double weight_offset,

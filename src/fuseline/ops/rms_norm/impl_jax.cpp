@@ -2,16 +2,20 @@
 #include <memory>
 
 #include "fuseline/core/cpp/isa.h"
+#include "fuseline/cpu/rms_rows.h"
 #include "fuseline/cpu/rows_cpu.h"
 #include "fuseline/jax/kernels.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::rms_norm {
+
+FUSELINE_CPU_KERNELS(rms::Kernels)
+
 namespace {
 
 const char* forward(const jax::Launch&, int element, int weight_element, const void* x,
                     const void* weight, void* y, void* rstd, int64_t rows, int64_t n, double eps) {
-  const rms::ForwardRows kernel = FUSELINE_BY_ISA(kernels).forward[element][weight_element];
+  if (const char* const why = why_no_isa()) return why;
+  const rms::ForwardRows kernel = kernels().forward[element][weight_element];
   if (!kernel) return jax::kNoKernel;
   rms::ForwardArgs args{};
   args.x = x;
@@ -29,7 +33,8 @@ const char* forward(const jax::Launch&, int element, int weight_element, const v
 const char* backward(const jax::Launch&, int element, int weight_element, const void* dy,
                      const void* x, const void* weight, const void* rstd, void* dx, void* dweight,
                      int64_t rows, int64_t n) {
-  const rms::Kernels& table = FUSELINE_BY_ISA(kernels);
+  if (const char* const why = why_no_isa()) return why;
+  const rms::Kernels& table = kernels();
   const rms::BackwardRows kernel = table.backward[element][weight_element];
   if (!kernel) return jax::kNoKernel;
   const Chunks chunks(rows);

@@ -2,12 +2,12 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/rms_cpu.h"
 #include "impl_args.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::rms_norm_fp8 {
-namespace {
 
-const rms::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(rms::Kernels)
+
+namespace {
 
 Tensor rms_norm_fp8(const Tensor& x, std::optional<Tensor> weight, const Tensor& scale,
                     double eps) {

@@ -5,9 +5,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::rope {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 bool has_rows(const Tensor& t) {
   const int64_t last = t.dim() - 1;

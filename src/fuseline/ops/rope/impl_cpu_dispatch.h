@@ -32,10 +32,4 @@ struct Kernels {
   Kernel same[kElements], single[kElements];
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::rope

@@ -3,12 +3,12 @@
 #include "fuseline/cpu/softmax_cpu.h"
 #include "fuseline/softmax_aten.h"
 #include "impl_args.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::softmax {
-namespace {
 
-const softmax::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(softmax::Kernels)
+
+namespace {
 
 Tensor softmax(const Tensor& x, int64_t dim) {
   check(x, dim);

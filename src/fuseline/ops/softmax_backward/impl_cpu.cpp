@@ -5,9 +5,10 @@
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::softmax_backward {
-namespace {
 
-const Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(Kernels)
+
+namespace {
 
 Tensor softmax_backward(const Tensor& dy, const Tensor& y, int64_t dim) {
   check(dy, y, dim);

@@ -29,10 +29,4 @@ struct Kernels {
   Bwd columns[kElements];
 };
 
-extern const Kernels kernels_default;
-#ifdef __x86_64__
-extern const Kernels kernels_avx2;
-extern const Kernels kernels_avx512;
-#endif
-
 }  // namespace fuseline::softmax_backward

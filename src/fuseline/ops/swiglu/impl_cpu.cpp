@@ -2,12 +2,12 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/gated/gated_cpu.h"
 #include "impl_args.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::swiglu {
-namespace {
 
-const gated::Kernels& kernels() { return FUSELINE_BY_ISA(kernels); }
+FUSELINE_CPU_KERNELS(gated::Kernels)
+
+namespace {
 
 Tensor forward(const Tensor& a, std::optional<Tensor> b) {
   return gated::forward(kArgs, kernels(), a, b);

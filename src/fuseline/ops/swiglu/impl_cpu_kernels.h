@@ -4,7 +4,6 @@
 
 #include "fuseline/cpu/gated/gated_rows_kernels.h"
 #include "fuseline/cpu/vectors/vector_math.h"
-#include "impl_cpu_dispatch.h"
 
 namespace fuseline::swiglu {
 namespace {
