@@ -43,6 +43,18 @@ std::tuple<Tensor, Tensor> add_rms_norm_bwd(const Tensor& dy, std::optional<Tens
 }  // namespace
 }  // namespace fuseline::add_rms_norm
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)");
+  m.def("_add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps) -> (Tensor, Tensor)");
+  m.def(
+      "_add_rms_norm_fwd(Tensor x, Tensor residual, Tensor? weight, float eps) -> "
+      "(Tensor, Tensor, Tensor)");
+  m.def(
+      "_add_rms_norm_bwd(Tensor dy, Tensor? d_new_residual, Tensor new_residual, Tensor? weight, "
+      "Tensor rstd, bool need_dx, bool need_dweight) -> (Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("add_rms_norm", TORCH_BOX(&fuseline::add_rms_norm::add_rms_norm));
   m.impl("_add_rms_norm", TORCH_BOX(&fuseline::add_rms_norm::add_rms_norm));

@@ -131,6 +131,19 @@ Tensor bias_dropout_add_bwd(const Tensor& dy, double p, std::optional<int64_t> s
 }  // namespace
 }  // namespace fuseline::bias_dropout_add
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def(
+      "bias_dropout_add(Tensor x, Tensor bias, Tensor residual, float p, bool training, "
+      "SymInt? seed, Tensor? seed_tensor=None) -> Tensor");
+  m.def(
+      "_bias_dropout_add(Tensor x, Tensor bias, Tensor residual, float p, bool training, "
+      "SymInt? seed, Tensor? seed_tensor=None) -> Tensor");
+  m.def(
+      "_bias_dropout_add_bwd(Tensor dy, float p, SymInt? seed, Tensor? seed_tensor=None) -> "
+      "Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("bias_dropout_add", TORCH_BOX(&fuseline::bias_dropout_add::bias_dropout_add));
   m.impl("_bias_dropout_add", TORCH_BOX(&fuseline::bias_dropout_add::bias_dropout_add));

@@ -141,6 +141,18 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& x, Tensor bi
 }  // namespace
 }  // namespace fuseline::bias_gelu
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("bias_gelu(Tensor x, Tensor bias, str approximate) -> Tensor");
+  m.def("_bias_gelu(Tensor x, Tensor bias, str approximate) -> Tensor");
+  m.def(
+      "_bias_gelu_bwd(Tensor dy, Tensor x, Tensor bias, str approximate, bool need_dx, "
+      "bool need_dbias) -> (Tensor, Tensor)");
+  // The gradient through an activation that is part of a product, and of the bias before it.
+  m.def(
+      "_activation_bwd(Tensor dy, Tensor x, str activation, bool need_dbias) -> (Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("bias_gelu", TORCH_BOX(&fuseline::bias_gelu::forward));
   m.impl("_bias_gelu", TORCH_BOX(&fuseline::bias_gelu::forward));

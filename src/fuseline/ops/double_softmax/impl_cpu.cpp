@@ -30,6 +30,14 @@ Tensor double_softmax_bwd(const Tensor& dy, const Tensor& x, Tensor stats, int64
 }  // namespace
 }  // namespace fuseline::double_softmax
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("double_softmax(Tensor x, int dim) -> Tensor");
+  m.def("_double_softmax(Tensor x, int dim) -> Tensor");
+  m.def("_double_softmax_fwd(Tensor x, int dim) -> (Tensor, Tensor)");
+  m.def("_double_softmax_bwd(Tensor dy, Tensor x, Tensor stats, int dim) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("double_softmax", TORCH_BOX(&fuseline::double_softmax::double_softmax));
   m.impl("_double_softmax", TORCH_BOX(&fuseline::double_softmax::double_softmax));

@@ -26,6 +26,13 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& a, std::opti
 }  // namespace
 }  // namespace fuseline::geglu
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("geglu(Tensor a, Tensor? b, str approximate) -> Tensor");
+  m.def("_geglu(Tensor a, Tensor? b, str approximate) -> Tensor");
+  m.def("_geglu_bwd(Tensor dy, Tensor a, Tensor? b, str approximate) -> (Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("geglu", TORCH_BOX(&fuseline::geglu::forward));
   m.impl("_geglu", TORCH_BOX(&fuseline::geglu::forward));

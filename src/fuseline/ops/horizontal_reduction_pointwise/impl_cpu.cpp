@@ -56,6 +56,13 @@ Tensor backward(const Tensor& dsum, const Tensor& dcos, const Tensor& x) {
 }  // namespace
 }  // namespace fuseline::horizontal_reduction_pointwise
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("horizontal_reduction_pointwise(Tensor x) -> (Tensor, Tensor)");
+  m.def("_horizontal_reduction_pointwise(Tensor x) -> (Tensor, Tensor)");
+  m.def("_horizontal_reduction_pointwise_bwd(Tensor dsum, Tensor dcos, Tensor x) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("horizontal_reduction_pointwise",
          TORCH_BOX(&fuseline::horizontal_reduction_pointwise::forward));

@@ -72,6 +72,16 @@ Tensor backward(const Tensor& dsum, const Tensor& damax, const Tensor& x, const 
 }  // namespace
 }  // namespace fuseline::horizontal_reduction_reduction
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("horizontal_reduction_reduction(Tensor x) -> (Tensor, Tensor)");
+  m.def("_horizontal_reduction_reduction(Tensor x) -> (Tensor, Tensor)");
+  m.def("_horizontal_reduction_reduction_fwd(Tensor x) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "_horizontal_reduction_reduction_bwd(Tensor dsum, Tensor damax, Tensor x, Tensor amax, "
+      "Tensor count) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("horizontal_reduction_reduction",
          TORCH_BOX(&fuseline::horizontal_reduction_reduction::forward<false>));

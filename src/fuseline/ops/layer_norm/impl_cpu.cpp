@@ -114,6 +114,19 @@ Takeover takeover = Aten<&with_statistics, &layer_norm_bwd>::takeover("CPU");
 }  // namespace
 }  // namespace fuseline::layer_norm
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor");
+  m.def("_layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor");
+  m.def(
+      "_layer_norm_fwd(Tensor x, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, "
+      "Tensor)");
+  m.def(
+      "_layer_norm_bwd(Tensor dy, Tensor x, Tensor? weight, Tensor mean, Tensor rstd, bool "
+      "need_dx, "
+      "bool need_dweight, bool need_dbias) -> (Tensor, Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("layer_norm", TORCH_BOX(&fuseline::layer_norm::layer_norm));
   m.impl("_layer_norm", TORCH_BOX(&fuseline::layer_norm::layer_norm));

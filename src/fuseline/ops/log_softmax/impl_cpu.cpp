@@ -26,6 +26,13 @@ Takeover takeover =
 }  // namespace
 }  // namespace fuseline::log_softmax
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("log_softmax(Tensor x, int dim) -> Tensor");
+  m.def("_log_softmax(Tensor x, int dim) -> Tensor");
+  m.def("_log_softmax_bwd(Tensor dy, Tensor y, int dim) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("log_softmax", TORCH_BOX(&fuseline::log_softmax::log_softmax));
   m.impl("_log_softmax", TORCH_BOX(&fuseline::log_softmax::log_softmax));

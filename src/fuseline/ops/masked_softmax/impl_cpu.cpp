@@ -59,6 +59,13 @@ Tensor backward(const Tensor& dy, const Tensor& y, bool causal, double scale, bo
 }  // namespace
 }  // namespace fuseline::masked_softmax
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("masked_softmax(Tensor x, Tensor? mask, bool causal, float scale, bool log) -> Tensor");
+  m.def("_masked_softmax(Tensor x, Tensor? mask, bool causal, float scale, bool log) -> Tensor");
+  m.def("_masked_softmax_bwd(Tensor dy, Tensor y, bool causal, float scale, bool log) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("masked_softmax", TORCH_BOX(&fuseline::masked_softmax::forward));
   m.impl("_masked_softmax", TORCH_BOX(&fuseline::masked_softmax::forward));

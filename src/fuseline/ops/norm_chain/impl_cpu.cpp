@@ -54,6 +54,14 @@ Tensor norm_chain_bwd(const Tensor& dy, const Tensor& x, Tensor sum) {
 }  // namespace
 }  // namespace fuseline::norm_chain
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("norm_chain(Tensor x) -> Tensor");
+  m.def("_norm_chain(Tensor x) -> Tensor");
+  m.def("_norm_chain_fwd(Tensor x) -> (Tensor, Tensor)");
+  m.def("_norm_chain_bwd(Tensor dy, Tensor x, Tensor sum) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("norm_chain", TORCH_BOX(&fuseline::norm_chain::norm_chain));
   m.impl("_norm_chain", TORCH_BOX(&fuseline::norm_chain::norm_chain));

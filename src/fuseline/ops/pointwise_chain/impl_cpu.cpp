@@ -36,6 +36,13 @@ Tensor backward(const Tensor& dy, const Tensor& x) {
 }  // namespace
 }  // namespace fuseline::pointwise_chain
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("pointwise_chain(Tensor x) -> Tensor");
+  m.def("_pointwise_chain(Tensor x) -> Tensor");
+  m.def("_pointwise_chain_bwd(Tensor dy, Tensor x) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("pointwise_chain", TORCH_BOX(&fuseline::pointwise_chain::forward));
   m.impl("_pointwise_chain", TORCH_BOX(&fuseline::pointwise_chain::forward));

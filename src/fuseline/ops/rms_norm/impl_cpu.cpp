@@ -49,6 +49,18 @@ Takeover takeover("rms_norm", "CPU",
 }  // namespace
 }  // namespace fuseline::rms_norm
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset=0.0) -> Tensor");
+  m.def("_rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset=0.0) -> Tensor");
+  m.def(
+      "_rms_norm_fwd(Tensor x, Tensor? weight, float eps, float weight_offset=0.0) -> (Tensor, "
+      "Tensor)");
+  m.def(
+      "_rms_norm_bwd(Tensor dy, Tensor x, Tensor? weight, Tensor rstd, bool need_dx, "
+      "bool need_dweight, float weight_offset=0.0) -> (Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("rms_norm", TORCH_BOX(&fuseline::rms_norm::rms_norm));
   m.impl("_rms_norm", TORCH_BOX(&fuseline::rms_norm::rms_norm));

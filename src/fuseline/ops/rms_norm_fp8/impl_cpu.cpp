@@ -21,6 +21,12 @@ Tensor rms_norm_fp8(const Tensor& x, std::optional<Tensor> weight, const Tensor&
 }  // namespace
 }  // namespace fuseline::rms_norm_fp8
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("rms_norm_fp8(Tensor x, Tensor? weight, Tensor scale, float eps) -> Tensor");
+  m.def("_rms_norm_fp8(Tensor x, Tensor? weight, Tensor scale, float eps) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::rms_norm_fp8));
   m.impl("_rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::rms_norm_fp8));

@@ -72,6 +72,15 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dq, const Tensor& dk, const Te
 }  // namespace
 }  // namespace fuseline::rope
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved) -> (Tensor, Tensor)");
+  m.def("_rope(Tensor q, Tensor k, Tensor cos, Tensor sin, bool interleaved) -> (Tensor, Tensor)");
+  m.def(
+      "_rope_bwd(Tensor dq, Tensor dk, Tensor cos, Tensor sin, bool interleaved) -> "
+      "(Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("rope", TORCH_BOX(&fuseline::rope::forward));
   m.impl("_rope", TORCH_BOX(&fuseline::rope::forward));

@@ -25,6 +25,13 @@ Takeover takeover = Aten<kSoftmax, &softmax, &softmax_bwd>::takeover("CPU");
 }  // namespace
 }  // namespace fuseline::softmax
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("softmax(Tensor x, int dim) -> Tensor");
+  m.def("_softmax(Tensor x, int dim) -> Tensor");
+  m.def("_softmax_bwd(Tensor dy, Tensor y, int dim) -> Tensor");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("softmax", TORCH_BOX(&fuseline::softmax::softmax));
   m.impl("_softmax", TORCH_BOX(&fuseline::softmax::softmax));

@@ -39,6 +39,13 @@ Gradients softmax_backward_bwd(const Tensor& ddx, const Tensor& dy, const Tensor
 }  // namespace
 }  // namespace fuseline::softmax_backward
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("softmax_backward(Tensor dy, Tensor y, int dim) -> Tensor");
+  m.def("_softmax_backward(Tensor dy, Tensor y, int dim) -> Tensor");
+  m.def("_softmax_backward_bwd(Tensor ddx, Tensor dy, Tensor y, int dim) -> (Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("softmax_backward", TORCH_BOX(&fuseline::softmax_backward::softmax_backward));
   m.impl("_softmax_backward", TORCH_BOX(&fuseline::softmax_backward::softmax_backward));

@@ -20,6 +20,13 @@ std::tuple<Tensor, Tensor> backward(const Tensor& dy, const Tensor& a, std::opti
 }  // namespace
 }  // namespace fuseline::swiglu
 
+// op.py repeats them for installations without this binary.
+STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
+  m.def("swiglu(Tensor a, Tensor? b) -> Tensor");
+  m.def("_swiglu(Tensor a, Tensor? b) -> Tensor");
+  m.def("_swiglu_bwd(Tensor dy, Tensor a, Tensor? b) -> (Tensor, Tensor)");
+}
+
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("swiglu", TORCH_BOX(&fuseline::swiglu::forward));
   m.impl("_swiglu", TORCH_BOX(&fuseline::swiglu::forward));

@@ -1,8 +1,0 @@
-// The operator's schemas; op.py repeats them for installations without this binary.
-#include "fuseline/core/cpp/tensor.h"
-
-STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
-  m.def("softmax(Tensor x, int dim) -> Tensor");
-  m.def("_softmax(Tensor x, int dim) -> Tensor");
-  m.def("_softmax_bwd(Tensor dy, Tensor y, int dim) -> Tensor");
-}
