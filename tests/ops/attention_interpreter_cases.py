@@ -14,7 +14,9 @@ from ops.varlen_calls import packed
 
 import fuseline
 from fuseline import sdpa, table
-from fuseline.ops.attention import impl_triton
+from fuseline.core.explain import asked
+from fuseline.ops.attention import impl_triton, impl_unfused
+from fuseline.ops.attention.op import SELECTOR
 from fuseline.primitives.triton.attention.plan import Options, Tile, Tiles
 
 pytestmark = pytest.mark.usefixtures("interpreter_as_a_gpu")
@@ -111,6 +113,41 @@ def test_any_backward_follows_any_forward(first, second):
     *grads, _ = getattr(ops, f"_attention_bwd__{second}")(dout, out, lse, *args, False)
     for found, wanted in zip(grads, oracle(dout, q, k, v, mask, causal=True)[1:], strict=True):
         assert error(found, wanted) < 1e-5
+
+
+@pytest.mark.parametrize("most", [16, 4096])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("how", [{}, {"causal": True}, {"window": (7, 3)}, {"scale": -0.4}])
+def test_scores_in_memory(how, dtype, most, monkeypatch):
+    monkeypatch.setattr(impl_unfused, "_MOST", most)
+    for queries, keys, layout in ((1, 1, "heads last"), (19, 37, "gaps"), (21, 130, "columns")):
+        *tensors, dout = problem(queries, keys, 40, dtype, heads=(4, 2), layout=layout)
+        hold(dout, *tensors, **how, impl="unfused")
+        seen = torch.rand(4, queries, keys) > 0.3
+        seen[:, ::4] = False  # some see nothing
+        found = results(dout, *tensors, seen, **how, impl="unfused")
+        for t, wanted in zip(found, oracle(dout, *tensors, seen, **how), strict=True):
+            assert error(t, wanted) <= 8 * torch.finfo(dtype).eps * float(wanted.abs().max() + 1)
+        assert not found[0][:, :, ::4].any()
+        assert not found[1][:, :, ::4].any()
+        added = torch.randn(2, 1, 1, keys)  # broadcast, of another type
+        with torch.no_grad():
+            out = fuseline.attention(*tensors, added, **how, impl="unfused")
+        exact = oracle(dout, *tensors, added, **how)[0]
+        assert error(out, exact) <= 8 * torch.finfo(dtype).eps * float(exact.abs().max())
+
+
+def test_scores_in_memory_serve_long_heads():
+    q, k, v, dout = problem(9, 20, 264, torch.bfloat16)
+    args = asked(fuseline.attention, q, k, v).call
+    served = [n for n in SELECTOR.names if not SELECTOR.refusal(n, "fwd", "cuda", *args)]
+    assert served[0] == "unfused"
+    hold(dout, q, k, v, impl="unfused")
+    for value in (float("nan"), float("inf")):
+        q[0, 0, 3, 5] = value
+        out = fuseline.attention(q, k, v, impl="unfused")
+        assert out[0, 0, 3].isnan().all()
+        assert not out[0, 0, 4].isnan().any()
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(0, 5), (5, 0)])

@@ -15,7 +15,7 @@ from ops.without_a_gpu import (  # noqa: E402
     run_in_interpreter,
 )
 
-from fuseline.ops.attention import impl_triton  # noqa: E402
+from fuseline.ops.attention import impl_triton, impl_unfused  # noqa: E402
 from fuseline.primitives.triton.attention.plan import Options  # noqa: E402
 
 HOPPERS_SHARED = 227 << 10
@@ -68,6 +68,26 @@ def test_float32_and_what_is_drawn_or_masked_fit_on_hopper(d, tmp_path):
         registers, _ = resources(compiled, tmp_path)
         assert registers * 32 * meta["num_warps"] <= 65536
         assert compiled.metadata.shared <= HOPPERS_SHARED
+
+
+@compiles
+@pytest.mark.parametrize("mask", [None, torch.bool, torch.float32])
+@pytest.mark.parametrize("keys", [2048, 8192])
+def test_scores_in_memory_are_read_by_packs(keys, mask, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(impl_unfused, "launch", lambda k, _, *launched: seen.append((k, *launched)))
+    q, dout = torch.empty(2, 2, 4, keys, 512, dtype=torch.bfloat16, device="meta")
+    mask = mask and torch.empty(keys, keys, dtype=mask, device="meta")
+    args = (q, q, q, mask, True, None, -1, -1, 0.0, None, None, False)
+    out, lse = impl_unfused.fwd(*args)
+    impl_unfused.bwd(dout, out, lse, *args, False)
+    assert [kernel.__name__ for kernel, _, _ in seen] == ["softmax_kernel", "gradient_kernel"]
+    for kernel, args, meta in seen:
+        compiled = compile_for_hopper(kernel, args, meta)
+        assert "ld.global.v4" in compiled.asm["ptx"]
+        registers, stack = resources(compiled, tmp_path)
+        print(f"{kernel.__name__} {meta}: {registers} registers, {stack} B")
+        assert not stack
 
 
 @compiles

@@ -115,3 +115,28 @@ def test_compiled_under_autocast_and_vmap() -> None:
     torch.testing.assert_close(half.float(), step(x), atol=0.1, rtol=0.1)
     many = torch.stack([x, -x])
     torch.testing.assert_close(torch.vmap(step)(many), torch.stack([step(x), step(-x)]))
+
+
+def test_a_bias_of_keys_costs_long_sequences_no_digits() -> None:
+    """A softmax does not see it; kernels would multiply the rounding of out by it."""
+    heads, rows, columns = 2, 600, 32
+    x, dy = (torch.randn(1, rows, columns) for _ in range(2))
+    w_qkv, w_out = (torch.randn(columns, n) * columns**-0.5 for n in (3 * columns, columns))
+    b_qkv, b_out = torch.randn(3 * columns), torch.randn(columns)
+    keys = slice(columns, 2 * columns)
+    b_qkv[keys] *= 16
+    given = [t.bfloat16() for t in (x, w_qkv, b_qkv, w_out, b_out)]
+
+    def gradients(fn: Any, dtype: torch.dtype, **how: Any) -> tuple[Tensor, ...]:
+        leaves = [t.detach().to(dtype).requires_grad_() for t in given]
+        return torch.autograd.grad(fn(*leaves, heads, **how), leaves, dy.bfloat16().to(dtype))
+
+    exact = gradients(SPEC.reference, torch.float64)
+    for impl in ("flash", "math"):
+        found = gradients(fuseline.multihead_attention, torch.bfloat16, impl=impl)
+        assert not found[2][keys].any()
+        for f, e in zip(found, exact, strict=True):
+            assert (f.double() - e).abs().max() <= 8 * 2.0**-8 * e.abs().max()
+    given[2][columns] = float("nan")
+    y = fuseline.multihead_attention(*given, heads)
+    assert y.isnan().all()

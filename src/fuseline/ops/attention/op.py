@@ -61,8 +61,9 @@ def attention(
     deterministic  whether gradients must be the same each time, bit for bit; also where
             torch.use_deterministic_algorithms says so.
     impl    "auto", or one of "cudnn", "triton" (ours), "flash" (FlashAttention-2; on a CPU
-            torch's), "math" (torch's operations), "fa4" (an extra), "eager" (the
-            formula). fuseline.explain_choice says what serves a call, and why not.
+            torch's), "unfused" (torch's products, our softmax between), "math" (torch's
+            operations), "fa4" (an extra), "eager" (the formula). fuseline.explain_choice says what
+            serves a call, and why not.
 
     Returns out, (B, H, S, D), of q's dtype, in the layout of torch.empty_like(q). Half types and
     float32 are computed in float32; float32 is multiplied in TF32 only where
@@ -318,9 +319,37 @@ _TRITON = contract.Provider(
     through=True,
     by_rule=False,
 )
+_unfused = contract.triton_beside(__name__, "impl_unfused")
+
+
+def _not_unfused(direction: str, *args: Any) -> str | None:
+    c = Call(*args)
+    if c.q.dtype not in HALVES:
+        return f"q has dtype {c.q.dtype}, expected float16 or bfloat16"
+    if c.dropout > 0:
+        return "it has no dropout"
+    if direction == "bwd" and c.mask is not None and c.mask.dtype != torch.bool:
+        return "it gives a mask no gradient"
+    return "q or k is empty" if c.q.numel() == 0 or c.k.numel() == 0 else None
+
+
+_UNFUSED = contract.Provider(
+    "unfused",
+    contract.Kernels(
+        lambda *args: _unfused().fwd(*args)[0],
+        lambda *args: _unfused().fwd(*args),
+        lambda *args: _unfused().bwd(*args),
+    ),
+    triton_unavailable,
+    _not_unfused,
+    by_rule=False,
+)
 _PROVIDERS = (
     impl_cudnn.PROVIDER,
     _TRITON,
-    *(one.PROVIDER for one in (impl_flash, impl_math, impl_fa4)),
+    impl_flash.PROVIDER,
+    _UNFUSED,
+    impl_math.PROVIDER,
+    impl_fa4.PROVIDER,
 )
 SELECTOR = contract.provided(CONTRACT, _eager, *(checked(one, validate) for one in _PROVIDERS))

@@ -172,7 +172,7 @@ SPEC = OpSpec(
         Implementation("eager", impl_eager.attention, role="eager"),
         Implementation("auto", partial(attention, impl="auto")),
         *_TRITON,
-        *provided(attention, SELECTOR, "cudnn", "flash", "math", "fa4"),
+        *provided(attention, SELECTOR, "cudnn", "flash", "unfused", "math", "fa4"),
     ),
     make_inputs=_make_inputs,
     differentiable=("q", "k", "v", "mask"),

@@ -1,5 +1,5 @@
-// The kernels of GELU. Those of pointwise.cuh serve its forward but where rows lie at multiples of 16
-// bytes: there, and backwards, blocks own tiles of some rows and columns.
+// The kernels of GELU. Those of pointwise.cuh serve its forward but where rows lie at multiples of
+// 16 bytes: there, and backwards, blocks own tiles of some rows and columns.
 #pragma once
 
 #include "fuseline/cuda/pointwise/gelu.cuh"

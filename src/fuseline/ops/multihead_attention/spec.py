@@ -123,7 +123,7 @@ SPEC = OpSpec(
             replace(impl, role="ours", asked=False)
             for impl in provided(multihead_attention, SELECTOR, "triton")
         ),
-        *provided(multihead_attention, SELECTOR, "cudnn", "flash", "math"),
+        *provided(multihead_attention, SELECTOR, "cudnn", "flash", "unfused", "math"),
     ),
     make_inputs=_make_inputs,
     differentiable=("x", "w_qkv", "b_qkv", "w_out", "b_out", "mask"),
