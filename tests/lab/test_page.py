@@ -102,6 +102,14 @@ def test_it_opens_without_a_request_or_an_error_and_fits(
             assert not canvas.evaluate(empty)
 
 
+def test_long_names_fit_a_phone(browser: Any, tmp_path: Path) -> None:
+    run = shown(SEED, payload="_of_a_name_that_is_longer_than_a_phone_is_wide")
+    with Opened(browser, write_html([run], tmp_path / "long.html"), "phone") as opened:
+        seen(opened.page)
+        wide, inner = opened.page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+        assert wide <= inner
+
+
 @pytest.mark.parametrize("window", ["desktop", "dark"])
 @pytest.mark.parametrize("name", ["one", "two"])
 def test_axe_finds_nothing(
