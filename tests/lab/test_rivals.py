@@ -196,6 +196,30 @@ def test_ligers_rope_is_told_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -> 
         baselines.refuse(spec, "liger", given | {"interleaved": True})
 
 
+def test_cross_entropies_are_given_rows_and_what_each_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    installed(monkeypatch, "liger-kernel", "quack-kernels")
+    apply = SimpleNamespace(apply=lambda *given: (given, "z"))
+    fake(monkeypatch, "liger_kernel.ops", LigerCrossEntropyFunction=apply)
+    fake(monkeypatch, "quack.cross_entropy", cross_entropy=lambda *given, **named: (given, named))
+    spec, rows = specs.load()["cross_entropy"], torch.ones(2, 3, 8)
+    given = {"logits": rows, "target": torch.ones(2, 3, dtype=torch.int64), "weight": None}
+    given |= {"ignore_index": -1, "reduction": "mean"}
+    given |= {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 3.0}
+    called: Any = baselines.make(spec, "liger", "cuda")(**given)
+    assert (called[0].shape, called[1].shape) == ((6, 8), (6,))
+    assert called[2:] == (None, -1, 0.2, 0.1, "mean", 3.0)
+    called, named = baselines.make(spec, "quack", "cuda")(**given)
+    assert (called[0].shape, called[1].shape) == ((6, 8), (6,))
+    assert named == {"weight": None, "ignore_index": -1, "reduction": "mean"}
+    baselines.refuse(spec, "liger", given)
+    with pytest.raises(Unsupported, match="by the number of rows"):
+        baselines.refuse(spec, "liger", given | {"weight": torch.ones(8)})
+    with pytest.raises(Unsupported, match="neither label_smoothing nor z_loss nor softcap"):
+        baselines.refuse(spec, "quack", given)
+
+
 def test_liger_knows_the_last_dimension_and_both_parameters() -> None:
     x, loaded = torch.ones(2, 8), specs.load()
     baselines.refuse(loaded["softmax"], "liger", {"x": x, "dim": 1})

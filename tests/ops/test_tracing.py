@@ -19,6 +19,7 @@ pytestmark = pytest.mark.skipif(
 )
 N = 12
 STARTS = torch.tensor([0, 3, 5], dtype=torch.int32)  # of packed sequences
+CLASSES = torch.tensor([2, 0, 7])
 
 
 def of(name: str, *places: str, **options: Any) -> Callable[..., Any]:
@@ -61,6 +62,10 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
     "masked_softmax": [
         of("masked_softmax", "x", "b", causal=True),
         of("masked_softmax", "x", scale=0.5, log=True),
+    ],
+    "cross_entropy": [
+        lambda **t: fuseline.cross_entropy(t["x"], CLASSES, t["w"], 2, "none", 0.1, 0.5, 2.0),
+        lambda **t: fuseline.cross_entropy(t["x"], CLASSES, reduction="none", impl="eager"),
     ],
     "double_softmax": [of("double_softmax", "x", dim=0)],
     "softmax_backward": [of("softmax_backward", "r", "x")],

@@ -11,7 +11,7 @@ from fuselab.rivals.rival import Rival
 ROLE = "rival"
 ALL = (
     *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *quack.PRODUCTS),
-    *(liger.GEGLU, liger.ROPE, liger.SWIGLU),
+    *(liger.CROSS_ENTROPY, quack.CROSS_ENTROPY, liger.GEGLU, liger.ROPE, liger.SWIGLU),
     *(*flash_attn.ALL, flex.ATTENTION, xformers.ATTENTION),
     *xla.ALL,
 )

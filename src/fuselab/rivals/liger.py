@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from fuselab.rivals.rival import Rival
+from fuselab.rivals.rival import HALF_AND_SINGLE, Rival, of_rows
 
 # Multiplies by the weight in fp32 and rounds once, as we do; "llama" rounds before that, too.
 CASTING_MODE = "gemma"
@@ -106,6 +107,29 @@ def _limit_of_rope(
     return "it knows pairs that are a half apart only" if interleaved else None
 
 
+def _bind_cross_entropy(ops: Any) -> Callable[..., Tensor]:
+    # Its forward writes the gradient over the logits, which the lab finds and says.
+    apply = ops.LigerCrossEntropyFunction.apply
+
+    def cross_entropy(
+        logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
+        label_smoothing: float, z_loss: float, softcap: float | None,
+    ) -> Tensor:  # fmt: skip
+        how = ignore_index, z_loss, label_smoothing, reduction, softcap
+        loss: Tensor = apply(*of_rows(logits, target), weight, *how)[0]
+        return loss.view(target.shape) if reduction == "none" else loss
+
+    return cross_entropy
+
+
+def _limit_of_cross_entropy(
+    weight: Tensor | None, reduction: str, z_loss: float, **others: Any
+) -> str | None:
+    if weight is not None and reduction == "mean" and z_loss:
+        return "it divides z_loss by the number of rows, not by their weights"
+    return None
+
+
 def _rival(op: str, bind: Any, **limit: Any) -> Rival:
     return Rival("liger", op, "liger-kernel", "liger_kernel.ops", bind, **limit)
 
@@ -114,5 +138,11 @@ RMS_NORM = _rival("rms_norm", _bind_rms_norm)
 LAYER_NORM = _rival("layer_norm", _bind_layer_norm, limit=_limit_of_layer_norm)
 GEGLU = _rival("geglu", _bind_geglu, limit=_limit_of_geglu)
 SWIGLU = _rival("swiglu", _bind_swiglu)
+CROSS_ENTROPY = _rival(
+    "cross_entropy",
+    _bind_cross_entropy,
+    limit=_limit_of_cross_entropy,
+    dtypes=(*HALF_AND_SINGLE, torch.int64),
+)
 ROPE = _rival("rope", _bind_rope, limit=_limit_of_rope)
 SOFTMAX = _rival("softmax", _bind_softmax, limit=_limit_of_softmax)

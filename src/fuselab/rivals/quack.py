@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab.rivals.rival import HALF, Rival
+from fuselab.rivals.rival import HALF, HALF_AND_SINGLE, Rival, of_rows
 
 # The least that cp.async copies.
 WORD_BYTES = 4
@@ -37,6 +37,28 @@ def _limit_of_rms_norm(
     # does not build then, and its compiler says so without the reason.
     if x.shape[-1] % 2 and x.element_size() < WORD_BYTES:
         return f"it copies words of {WORD_BYTES} bytes, a row of {x.shape[-1]} halves is not whole"
+    return None
+
+
+def _bind_cross_entropy(module: Any) -> Callable[..., Tensor]:
+    kernel = module.cross_entropy
+
+    def cross_entropy(
+        logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int, reduction: str,
+        **others: Any,
+    ) -> Tensor:  # fmt: skip
+        how: dict[str, Any] = {"ignore_index": ignore_index, "reduction": reduction}
+        loss: Tensor = kernel(*of_rows(logits, target), weight=weight, **how)
+        return loss.view(target.shape) if reduction == "none" else loss
+
+    return cross_entropy
+
+
+def _limit_of_cross_entropy(
+    label_smoothing: float, z_loss: float, softcap: float | None, **others: Any
+) -> str | None:
+    if label_smoothing or z_loss or softcap is not None:
+        return "it knows neither label_smoothing nor z_loss nor softcap"
     return None
 
 
@@ -122,4 +144,13 @@ RMS_NORM = Rival(
     "quack.rmsnorm",
     _bind_rms_norm,
     limit=_limit_of_rms_norm,
+)
+CROSS_ENTROPY = Rival(
+    "quack",
+    "cross_entropy",
+    "quack-kernels",
+    "quack.cross_entropy",
+    _bind_cross_entropy,
+    dtypes=(*HALF_AND_SINGLE, torch.int64),
+    limit=_limit_of_cross_entropy,
 )

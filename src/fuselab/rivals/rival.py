@@ -74,5 +74,10 @@ class Rival:
         return reason and f"{self.version}: {reason}"
 
 
+def of_rows(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return logits and targets with one dimension of rows."""
+    return logits.flatten(0, -2), target.flatten()
+
+
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")

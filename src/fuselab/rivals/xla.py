@@ -19,6 +19,7 @@ OPS = (
     "bias_dropout_add", "conv_add", "conv_relu", "conv_add_relu", "conv_bn",
     "matmul_add", "matmul_relu", "matmul_add_relu", "matmul_add_gelu", "matmul_matmul", "mlp",
     "attention", "attention_varlen", "multihead_attention", "geglu", "rope", "swiglu",
+    "cross_entropy",
 )  # fmt: skip
 
 
@@ -33,7 +34,7 @@ def _rival(op: str) -> Rival:
         package="jax",
         module="fuselab.twin.call",
         bind=bind,
-        dtypes=(*HALF_AND_SINGLE, torch.float64, torch.bool),
+        dtypes=(*HALF_AND_SINGLE, torch.float64, torch.bool, torch.int64),
         device="cpu",
         asked=True,
     )

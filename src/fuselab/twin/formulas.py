@@ -15,6 +15,7 @@ from jax import Array
 from fuselab.twin.philox import dropout_factor, matrix_dropout_factor
 
 E4M3_MOST = 448.0
+WIDE = frozenset({"cross_entropy"})  # whose results are fp32 of half types
 
 
 def rms_norm(x: Array, weight: Array | None, eps: float, weight_offset: float = 0.0) -> Array:
@@ -53,6 +54,29 @@ def double_softmax(x: Array) -> Array:
 def log_softmax(x: Array) -> Array:
     shifted = x - _largest(x)
     return shifted - jnp.log(_sum(jnp.exp(shifted)))
+
+
+def cross_entropy(
+    logits: Array, target: Array, weight: Array | None, ignore_index: int, reduction: str,
+    label_smoothing: float, z_loss: float, softcap: float | None,
+) -> Array:  # fmt: skip
+    z = logits if softcap is None else softcap * jnp.tanh(logits / softcap)
+    target = jnp.expand_dims(target, -1)
+    kept = target != ignore_index
+    at, costs = jnp.where(kept, target, 0), -log_softmax(z)
+    loss, own = jnp.take_along_axis(costs, at, -1), jnp.ones_like(z[..., :1])
+    if weight is not None:
+        own, costs = weight[at].astype(z.dtype), costs * weight
+    loss = (1 - label_smoothing) * own * loss
+    if label_smoothing:
+        loss = loss + label_smoothing / z.shape[-1] * _sum(costs)
+    if z_loss:
+        loss = loss + z_loss * jax.nn.logsumexp(z, -1, keepdims=True) ** 2
+    loss = jnp.where(kept, loss, 0)
+    if reduction == "none":
+        return loss[..., 0]
+    total = jnp.sum(loss)
+    return total / jnp.sum(jnp.where(kept, own, 0)) if reduction == "mean" else total
 
 
 def masked_softmax(
@@ -331,6 +355,6 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
         conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
-        matmul_add_gelu, matmul_matmul, mlp, geglu, rope, swiglu,
+        matmul_add_gelu, matmul_matmul, mlp, cross_entropy, geglu, rope, swiglu,
     )
 }  # fmt: skip

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from fuselab.twin.formulas import FORMULAS
+from fuselab.twin.formulas import FORMULAS, WIDE
 
 jax.config.update("jax_enable_x64", True)  # fp64 is fp64, as in torch
 jax.config.update("jax_default_matmul_precision", "highest")
@@ -42,7 +42,7 @@ def _program(op: str, arrays: tuple[str, ...], values: tuple[tuple[str, Any], ..
     def forward(*given: Array) -> Any:
         wide = (_wide(t) for t in given)
         found = FORMULAS[op](**dict(zip(arrays, wide, strict=True)), **dict(values))
-        return jax.tree.map(lambda t: _narrow(t, given[0].dtype), found)
+        return found if op in WIDE else jax.tree.map(lambda t: _narrow(t, given[0].dtype), found)
 
     return Program(
         jax.jit(forward),

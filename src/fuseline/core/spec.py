@@ -278,6 +278,7 @@ class OpSpec:
     row_inputs       names of the inputs whose leading dimensions are independent rows, so that
                      the oracle can work in chunks; gradients of the others sum over chunks
     row_ndim         trailing dimensions that make one row
+    row_values       names of those of which a row has one element, without a dimension of its own
     longdouble       (direction, dy, **numpy longdouble inputs) -> outputs ("fwd", dy None) or
                      gradients in the order of `differentiable` ("bwd"): the oracle for fp64
     added            (**inputs) -> what the first output adds last, which may cancel the rest: its
@@ -308,6 +309,7 @@ class OpSpec:
     keeps_layout: str = ""
     row_inputs: tuple[str, ...] = ()
     row_ndim: int = 1
+    row_values: tuple[str, ...] = ()
     longdouble: Callable[..., tuple[Any, ...]] | None = None
     added: Callable[..., Any] | None = None
     settled: Callable[[Inputs, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None = None
@@ -329,6 +331,7 @@ class OpSpec:
             "error_cases": (ErrorCase, "ErrorCase"),
             "differentiable": (str, "text"),
             "row_inputs": (str, "text"),
+            "row_values": (str, "text"),
         } | ({} if self.relayout is None else {"relayout": (str, "text")})
         for name, (kind, what) in kinds.items():
             _set(self, name, fields.items(owner, name, getattr(self, name), kind, what))
@@ -344,12 +347,8 @@ class OpSpec:
             fields.function(owner, "separate", self.separate, "inputs")
         if self.settled is not None:
             fields.function(owner, "settled", self.settled, "inputs, dys")
-        for name, kind in (
-            ("budget", Budget),
-            ("row_ndim", int),
-            ("contiguous", bool),
-            ("keeps_layout", str),
-        ):
+        kept = {"budget": Budget, "row_ndim": int, "contiguous": bool, "keeps_layout": str}
+        for name, kind in kept.items():
             if not isinstance(value := getattr(self, name), kind):
                 raise fields.fault(owner, name, repr(value), f"a {kind.__name__}")
         self._check_names(owner)
@@ -368,8 +367,8 @@ class OpSpec:
     @property
     def _input_names(self) -> tuple[str, ...]:
         """The fields that name inputs."""
-        names = ("differentiable", "row_inputs", "relayout")
-        return names if self.relayout is not None else names[:2]
+        names = ("differentiable", "row_inputs", "row_values", "relayout")
+        return names if self.relayout is not None else names[:3]
 
     def inputs(
         self, case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator

@@ -9,6 +9,7 @@ from fuseline.ops.conv_add import conv_add
 from fuseline.ops.conv_add_relu import conv_add_relu
 from fuseline.ops.conv_bn import conv_bn
 from fuseline.ops.conv_relu import conv_relu
+from fuseline.ops.cross_entropy import cross_entropy
 from fuseline.ops.double_softmax import double_softmax
 from fuseline.ops.geglu import geglu
 from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
@@ -42,6 +43,7 @@ __all__ = [
     "conv_add_relu",
     "conv_bn",
     "conv_relu",
+    "cross_entropy",
     "double_softmax",
     "geglu",
     "horizontal_reduction_pointwise",

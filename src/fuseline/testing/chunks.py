@@ -25,19 +25,27 @@ class Part:
     whole: bool
 
 
+def ndim_of_row(spec: OpSpec, name: str) -> int:
+    """Return how many trailing dimensions of an input make one row."""
+    return 0 if name in spec.row_values else spec.row_ndim
+
+
 def some_rows(spec: OpSpec, inputs: Inputs, rows: Tensor) -> Inputs:
     """Return the inputs with these rows alone, by their place among all."""
     of = {n: t for n in spec.row_inputs if isinstance(t := inputs.get(n), Tensor)}
     return {
         **inputs,
-        **{n: t.reshape(-1, *t.shape[t.dim() - spec.row_ndim :])[rows] for n, t in of.items()},
+        **{
+            n: t.reshape(-1, *t.shape[t.dim() - ndim_of_row(spec, n) :])[rows]
+            for n, t in of.items()
+        },
     }
 
 
 def lead_of(spec: OpSpec, inputs: Inputs) -> torch.Size | None:
     """Return the leading sizes of all inputs with rows, None where they differ or none has any."""
-    of = [t for n in spec.row_inputs if isinstance(t := inputs.get(n), Tensor)]
-    leads = {t.shape[: t.dim() - spec.row_ndim] for t in of}
+    of = {n: t for n in spec.row_inputs if isinstance(t := inputs.get(n), Tensor)}
+    leads = {t.shape[: t.dim() - ndim_of_row(spec, n)] for n, t in of.items()}
     return leads.pop() if len(leads) == 1 else None
 
 

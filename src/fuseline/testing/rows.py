@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from fuseline.core.spec import Inputs, OpSpec
+from fuseline.testing.chunks import ndim_of_row
 from fuseline.testing.trial import Trial
 
 
-def flat(tensor: Tensor, spec: OpSpec) -> Tensor:
-    """Return the tensor as (rows, *row)."""
-    lead = tensor.dim() - spec.row_ndim
+def flat(tensor: Tensor, spec: OpSpec, name: str = "") -> Tensor:
+    """Return the tensor, the input of that name, as (rows, *row)."""
+    lead = tensor.dim() - ndim_of_row(spec, name)
     return tensor.reshape((math.prod(tensor.shape[:lead]), *tensor.shape[lead:]))
 
 
@@ -21,15 +22,15 @@ def with_lead(trial: Trial, inputs: Inputs, rows: Tensor, lead: tuple[int, ...])
     """Return the inputs made of the rows with these indices, in the leading dimensions `lead`."""
     changed = dict(inputs)
     for name in trial.row_names(inputs):
-        chosen = flat(inputs[name], trial.spec)[rows]
-        changed[name] = chosen.reshape(*lead, *chosen.shape[1:])
+        chosen = flat(inputs[name], trial.spec, name)[rows]
+        changed[name] = chosen.reshape((*lead, *chosen.shape[1:]))
     return changed
 
 
 def count(trial: Trial, inputs: Inputs) -> int:
     """Return how many rows the inputs have; 0 where the operator has no rows."""
     names = trial.row_names(inputs)
-    return flat(inputs[names[0]], trial.spec).shape[0] if names else 0
+    return flat(inputs[names[0]], trial.spec, names[0]).shape[0] if names else 0
 
 
 def length(trial: Trial, inputs: Inputs) -> int:
@@ -56,7 +57,10 @@ def with_length(trial: Trial, inputs: Inputs, wanted: int) -> Inputs | None:
     index = torch.arange(wanted, device=trial.device) % own
     changed = {
         name: value[..., index]
-        if isinstance(value, Tensor) and value.dim() and value.shape[-1] == own
+        if isinstance(value, Tensor)
+        and value.dim()
+        and value.shape[-1] == own
+        and name not in trial.spec.row_values
         else value
         for name, value in inputs.items()
     }

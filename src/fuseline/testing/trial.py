@@ -13,6 +13,7 @@ from torch import Tensor
 from fuseline.core.spec import Case, Direction, Implementation, Inputs, OpSpec
 from fuseline.testing import accuracy
 from fuseline.testing.accuracy import ErrorFigures
+from fuseline.testing.chunks import ndim_of_row
 from fuseline.testing.judge import Judge
 from fuseline.testing.poison import poison
 from fuseline.testing.report import Finding
@@ -46,7 +47,7 @@ class Trial:
     def row_names(self, inputs: Inputs) -> tuple[str, ...]:
         """Return the row inputs that are present and have at least one leading dimension."""
         present = (n for n in self.spec.row_inputs if isinstance(inputs.get(n), Tensor))
-        return tuple(n for n in present if inputs[n].dim() > self.spec.row_ndim)
+        return tuple(n for n in present if inputs[n].dim() > ndim_of_row(self.spec, n))
 
     def relayout_names(self, inputs: Inputs) -> tuple[str, ...]:
         """Return the inputs that are also tried in odd memory layouts."""

@@ -12,6 +12,7 @@ from torch import Tensor
 from fuseline.core.spec import Direction, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names
+from fuseline.testing.chunks import lead_of
 from fuseline.testing.edges import takes, worse_than_eager
 from fuseline.testing.layouts import relayouts
 from fuseline.testing.report import Finding
@@ -314,9 +315,12 @@ def _spreads(
     before, after = (trial.call(i, direction, dys) for i in (clean, dirty))
     n = rows.count(trial, clean)
     others = torch.arange(n, device=trial.device) != row
+    lead = lead_of(trial.spec, clean)
     for name in after:
         if dys is not None and name not in trial.row_names(clean):
             continue
+        if dys is None and lead is not None and after[name].shape[: len(lead)] != lead:
+            continue  # one for all rows
         a, b = (t[name].reshape(n, -1)[others] for t in (before, after))
         if not same_bits(a, b):
             changed = int(((a != b) & ~(a.isnan() & b.isnan())).any(1).sum())
