@@ -34,8 +34,8 @@ function startRoofline(section) {
       borderColor: ink("--ink"), borderDash: [6, 4],
       data: [low, high].map((x) => ({ x, y: x * gbps * 1e9 })) }));
     section.querySelector(".says").textContent = roofs.length
-      ? `Dashed: ${roofs.map(([name, gbps]) => `${short(gbps)} GB/s, the measured copy`
-        + (page.runs.length > 1 ? ` of ${name}` : "")).join("; ")}. `
+      ? `Dashed, the faster of a copy and an addition: ${roofs.map(([name, gbps]) =>
+        `${short(gbps)} GB/s` + (page.runs.length > 1 ? ` of ${name}` : "")).join("; ")}. `
       : "No ceiling was measured. ";
     chart(canvas, {
       type: "scatter", data: { datasets: [...points, ...lines] },
