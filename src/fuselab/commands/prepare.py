@@ -55,10 +55,10 @@ def run(
         closing(_spread(tasks, count, device, timeout, log, names)) as found,
         Steps(len(tasks)) as steps,
     ):
-        for group, names in found:
-            compiled += len(names)
-            marks.set(group, names)
-            steps.step(group.key, f"ready: {', '.join(names) or 'none'}")
+        for group, ran in found:
+            compiled += len(ran)
+            marks.set(group, ran)
+            steps.step(group.key, f"ready: {', '.join(ran) or 'none'}")
             if monotonic() > until:
                 break
     _say(f"compiled {compiled} of {total} in {monotonic() - begin:.0f} s")

@@ -24,7 +24,8 @@ def fwd(*args: Any) -> tuple[Tensor, Tensor]:
     c = Call(*args)
     p = _scores(c)
     lse = c.q.new_empty(c.q.shape[:3], dtype=torch.float32)
-    _launch(softmax_kernel, (p, _mask(c), lse), c)
+    mask = _mask(c)
+    _launch(softmax_kernel, (p, mask, lse), mask, c)
     return laid_as(torch.bmm(p, _matrices(c.v)).view(c.q.shape), c.q), lse
 
 
@@ -33,7 +34,8 @@ def bwd(dout: Tensor, out: Tensor, lse: Tensor, *args: Any) -> Grads:
     c = Call(*args[:-1])
     q, k, v, dout = _queries(c.q, c), _matrices(c.k), _matrices(c.v), _queries(dout, c)
     p, ds = _scores(c), torch.bmm(dout, v.mT)
-    _launch(gradient_kernel, (p, ds, _mask(c)), c)
+    mask = _mask(c)
+    _launch(gradient_kernel, (p, ds, mask), mask, c)
     dq, dk, dv = _scaled(ds, k, c), _scaled(ds.mT, q, c), torch.bmm(p.mT, dout)
     dq, dk, dv = (laid_as(g.view(t.shape), t) for g, t in zip((dq, dk, dv), c[:3], strict=True))
     return dq, dk, dv, c.q.new_empty((0,))
@@ -66,9 +68,9 @@ def _mask(c: Call) -> Tensor | None:
     return mask.view(torch.uint8) if mask.dtype == torch.bool else mask
 
 
-def _launch(kernel: Any, tensors: tuple[Tensor | None, ...], c: Call) -> None:
+def _launch(kernel: Any, tensors: tuple[Tensor | None, ...], mask: Tensor | None, c: Call) -> None:
     batch, heads, queries, _ = c.q.shape
-    keys, (left, right), mask = c.k.shape[2], c.band, _mask(c)
+    keys, (left, right) = c.k.shape[2], c.band
     kind = NO_MASK
     if c.mask is not None:
         kind = BOOL_MASK if c.mask.dtype == torch.bool else FLOAT_MASK
