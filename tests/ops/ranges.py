@@ -61,9 +61,12 @@ def cases(spec: OpSpec, shortest: int, longest: int) -> list[Case]:
 
 def scaled(trial: Trial, inputs: Inputs, power: int) -> Inputs:
     """The inputs in rows times a power of two."""
-    names = SCALED.get(trial.spec.name) or trial.row_names(inputs) or tuple(floating(inputs))
+    floats = floating(inputs)
+    names = SCALED.get(trial.spec.name) or trial.row_names(inputs) or tuple(floats)
     factor = torch.tensor(power, device=trial.device)
-    changed = {n: torch.ldexp(inputs[n].double(), factor).to(inputs[n].dtype) for n in names}
+    changed = {
+        n: torch.ldexp(inputs[n].double(), factor).to(inputs[n].dtype) for n in names if n in floats
+    }
     return inputs | changed
 
 

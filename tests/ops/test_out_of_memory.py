@@ -24,7 +24,9 @@ CELLS = [
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def _many_rows(t: Tensor) -> Tensor:
+def _many_rows(t: Tensor, one_a_row: bool = False) -> Tensor:
+    if one_a_row:
+        return t.flatten()[:1].expand(ROWS)
     return t.reshape(-1, t.shape[-1])[:1].expand(ROWS, t.shape[-1])
 
 
@@ -33,7 +35,8 @@ def _inputs(name: str, device: str) -> dict[str, Any]:
     case = next(c for c in spec.cases if "check" in c.suites and c.args["shape"][-1:] > (40,))
     drawn = spec.make_inputs(case, torch.float32, where, torch.Generator(where).manual_seed(0))
     return {
-        k: _many_rows(v) if k in spec.row_inputs and v is not None else v for k, v in drawn.items()
+        k: _many_rows(v, k in spec.row_values) if k in spec.row_inputs and v is not None else v
+        for k, v in drawn.items()
     }
 
 

@@ -18,7 +18,7 @@ BLOCKS = ("mlp_block", "attention_block", "norm_residual", "attention_pytorch")
 CASES = (
     *("1024x4096", "4x512x1024", "1024x128x128-causal", "1x32x512x64", "1024x1024x1024"),
     *("8192x1024x1024x1024", "8192x1024x1024x1024-gelu"),
-    *("32x64x56x56-64-3x3-p1", "32x64x56x56-64-3x3-p1-training"),
+    *("32x64x56x56-64-3x3-p1", "32x64x56x56-64-3x3-p1-training", "4096x1000-smooth0.1"),
 )
 SIZES = {"attention_pytorch": 1024}
 
