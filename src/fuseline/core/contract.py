@@ -18,6 +18,7 @@ from torch._subclasses.functional_tensor import FunctionalTensorMode
 from fuseline.core import boundary, native
 from fuseline.core.auto import serving
 from fuseline.core.device import triton_unavailable
+from fuseline.core.fingerprint import known_to_caches
 from fuseline.core.gradients import differentiable_backward as differentiable_backward
 from fuseline.core.gradients import has_tangent as has_tangent
 from fuseline.core.gradients import wants_graph as wants_graph
@@ -329,7 +330,7 @@ def _finish(
 ) -> Variant:
     names = [f"{NAMESPACE}::{name}" for name in contract.schemas(suffix)]
     for name, fake in zip(names, _fakes(contract), strict=True):
-        torch.library.register_fake(name, fake, lib=_LIBRARY)
+        torch.library.register_fake(name, known_to_caches(fake), lib=_LIBRARY)
     for name in contract.schemas(suffix):
         op = _operator(name)
         check = boundary.checking(contract.name, op)

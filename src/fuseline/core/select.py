@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 
@@ -18,6 +19,8 @@ from fuseline.core.tuned import DIRECTIONS
 Function = Callable[..., Any]
 # The name by which a public function is called to learn what "auto" would be asked.
 ASK = "(ask)"
+# All that this process has.
+known: WeakSet[Selector] = WeakSet()
 
 
 class Parts(NamedTuple):
@@ -124,6 +127,7 @@ class Selector:
         self.calls = _Calls(self, calls)
         self.calls["auto", "meta"] = self._traced["auto", "meta"] = on_meta
         self._forget()
+        known.add(self)
 
     def is_public(self, public: Function) -> None:
         """Take the public operator, which is "auto", for what compilers and exports see of it."""
@@ -172,6 +176,10 @@ class Selector:
             reason = self.unavailable(impl, device_type)
             raise RuntimeError(f"{self.op}: impl {impl!r} cannot run here: {reason}")
         return self.choices[-1]
+
+    def available(self) -> list[tuple[str, str]]:
+        """Return name and device type of each implementation that can run in this process."""
+        return sorted(key for key in self._traced if key[0] in self.names)
 
     def _decide(self, impl: str, device_type: str) -> Choice | None:
         choices = self.order if impl == "auto" else self.choices

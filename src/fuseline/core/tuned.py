@@ -78,19 +78,25 @@ class Table:
 
 
 def user_folder(op: str) -> Path | None:
-    """Return where a user's own tables of an operator lie; None where the user has no home folder.
+    """Return where a user's own tables of an operator lie, or None as user_tables() does."""
+    folder = user_tables()
+    return folder / op if folder else None
+
+
+def user_tables() -> Path | None:
+    """Return where a user's own tables and rules lie; None where the user has no home folder.
 
     That is FUSELINE_TUNED, else fuseline/tuned in XDG_CONFIG_HOME or ~/.config.
     """
     if chosen := os.environ.get(FOLDER):
-        return Path(chosen) / op
+        return Path(chosen)
     base = os.environ.get("XDG_CONFIG_HOME", "")
     try:
         # The standard has a relative path count as none.
         config = Path(base) if os.path.isabs(base) else Path.home() / ".config"
     except RuntimeError:  # neither HOME nor an entry of this user in the password database
         return None
-    return config / "fuseline" / "tuned" / op
+    return config / "fuseline" / "tuned"
 
 
 def user_files(op: str) -> list[Path]:

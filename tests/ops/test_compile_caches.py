@@ -1,0 +1,161 @@
+"""Torch's compile caches, which outlive a process, serve no graph of other code or rules."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fuseline
+from fuseline.core import fingerprint, native, tuned
+
+# Prints what ran (names of operators, a result), whether the cache served it, and the tags before.
+CHILD = """
+import json, sys
+import torch, fuseline
+from fuseline.core.fingerprint import fingerprint
+from torch._dynamo.utils import counters
+from torch.profiler import profile
+
+x = torch.linspace(-1, 1, 288).reshape(2, 4, 6, 6)
+weight = torch.linspace(1, 2, 144).reshape(4, 4, 3, 3)
+functions = {
+    "softmax": lambda: fuseline.softmax(x),
+    "conv_bn": lambda: fuseline.conv_bn(x, weight, *[None] * 5, training=True),
+    "rms_norm": lambda: fuseline.rms_norm(x.cuda(), impl="triton"),
+}
+before = torch.compiler.config.cache_key_tag, fingerprint.cache_info().currsize
+compiled = torch.compile(functions[sys.argv[1]])
+with profile() as profiled:
+    y = compiled()
+names = sorted({e.name for e in profiled.events() if e.name.startswith("fuseline::_")})
+hits = counters["aot_autograd"]["autograd_cache_hit"]
+print(json.dumps([names, y.abs().max().item(), hits, before]))
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Callable[..., Any]:
+    """Compile a call of an operator in a new process, with one folder of caches for all."""
+    tables = tmp_path / "tuned"
+
+    def run(op: str, package: Path | None = None) -> Any:
+        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "caches")}
+        env |= {tuned.FOLDER: str(tables), "TORCHINDUCTOR_VEC_ISA_OK": "0"}
+        code = CHILD if package is None else f"{FROM_COPY.format(folder=str(package))}{CHILD}"
+        command = [sys.executable, "-W", "ignore", "-c", code, op]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    run.tables = tables  # type: ignore[attr-defined]
+    return run
+
+
+# Past the finder of an editable install, which comes before sys.path.
+FROM_COPY = """
+import sys
+sys.meta_path[:] = [f for f in sys.meta_path if "_editable" not in type(f).__module__]
+sys.path.insert(0, {folder!r})
+"""
+
+
+@pytest.mark.slow
+def test_a_warm_cache_does_not_keep_what_rules_said_before(child: Any) -> None:
+    names, _, hits, (tag, made) = child("softmax")
+    assert (tag, made) == ("", 0)  # before the first compilation nothing is hashed
+    assert not hits
+    assert not any("aten" in name for name in names)
+    assert child("softmax")[2] == 1  # as nothing has changed
+    rule = {"direction": "fwd", "where": {}, "impl": ["aten"], "evidence": {"run": "none"}}
+    file = child.tables / "softmax" / "rules" / "cpu.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"machine": "cpu", "rules": [rule]}))
+    names, _, hits, _ = child("softmax")
+    assert "fuseline::_softmax__aten" in names
+    assert not hits
+    assert child("softmax")[2] == 1
+
+
+# An operator, a file that its graphs are traced through, and an edit that doubles its result.
+EDITS = [
+    ("conv_bn", "impl_aten.py", "geometry.placed(y,", "geometry.placed(2 * y,"),
+    pytest.param(
+        *("rms_norm", "impl_triton.py", "y.to(y_ptr.dtype", "(2 * y).to(y_ptr.dtype"),
+        marks=pytest.mark.gpu,
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("op", "name", "old", "new"), EDITS)
+def test_a_warm_cache_does_not_keep_the_code_of_another_version(
+    child: Any, tmp_path: Path, op: str, name: str, old: str, new: str
+) -> None:
+    package = tmp_path / "copy" / "fuseline"
+    shutil.copytree(Path(fuseline.__file__).parent, package)
+    binary = native.status().path
+    if binary is not None:
+        (package / binary.name).symlink_to(binary)
+    _, before, _, _ = child(op, package.parent)
+    file = package / "ops" / op / name
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+    _, after, hits, _ = child(op, package.parent)
+    assert after == pytest.approx(2 * before)
+    assert not hits
+    assert child(op, package.parent)[2] == 1
+
+
+def test_the_hash_is_added_to_a_users_tag_once() -> None:
+    mine = f"fuseline-{fingerprint.fingerprint()}"
+    x = torch.randn(3, 5)
+    with torch.compiler.config.patch(cache_key_tag="a user's"):
+        for dim in (0, 1):
+            torch.compile(fuseline.log_softmax, backend="aot_eager")(x, dim)
+            assert torch.compiler.config.cache_key_tag == f"a user's {mine}"
+        torch.compiler.config.cache_key_tag = "another"
+        torch._dynamo.reset()
+        torch.compile(fuseline.log_softmax, backend="aot_eager")(x)
+        assert torch.compiler.config.cache_key_tag == f"another {mine}"
+
+
+def test_without_a_compiler_the_tag_is_left_alone() -> None:
+    with torch.compiler.config.patch(cache_key_tag=""):
+        fuseline.softmax(torch.randn(3, 5, device="meta"))
+        assert torch.compiler.config.cache_key_tag == ""
+
+
+def test_every_part_changes_the_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary, package, user = tmp_path / "libfuseline.so", tmp_path / "package", tmp_path / "user"
+    status = native.Native("loaded", path=binary)
+    monkeypatch.setattr(native, "status", lambda: status)
+    monkeypatch.setattr(fingerprint, "PACKAGE", package)
+    monkeypatch.setenv(tuned.FOLDER, str(user))
+    files = [
+        binary,
+        package / "ops" / "rms_norm" / "impl_triton.py",
+        package / "ops" / "rms_norm" / "tuned" / "nvidia-h200.json",
+        user / "rms_norm" / "nvidia-h200.json",
+        user / "softmax" / "rules" / "sm_90.json",
+    ]
+    seen = []
+    for text in ("one", "another"):
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+            if all(f.exists() for f in files):
+                seen.append(fingerprint.fingerprint.__wrapped__())
+    assert len(seen) == len(set(seen)) == len(files) + 1
+    assert fingerprint.fingerprint.__wrapped__() == seen[-1]
+    (package / "new.py").write_text("")
+    assert fingerprint.fingerprint.__wrapped__() not in seen
