@@ -2,6 +2,7 @@
 
 from fuseline import nn, sdpa
 from fuseline.core.explain import explain_choice
+from fuseline.inlining import compile_options
 from fuseline.ops import (
     add_rms_norm,
     attention,
@@ -47,6 +48,7 @@ __all__ = [
     "attention_varlen",
     "bias_dropout_add",
     "bias_gelu",
+    "compile_options",
     "conv_add",
     "conv_add_relu",
     "conv_bn",

@@ -32,6 +32,8 @@ NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 Function = Callable[..., Any]
+# Contract and formula of the operators in the binary, by name.
+registered: dict[str, tuple[Contract, Function]] = {}
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class Contract:
     decomposed                                 the formula in differentiable torch operations
     function                                   (fwd, bwd) -> the autograd.Function over them
     facts                                      what rules for "auto" may ask of a call
+    gradients                                  whose gradients the backward returns, in order, for
+                                               what puts the formula in its place; (): nothing may
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
 
     Without `function` the operator has no operators of the second and third line: its gradient is
@@ -65,6 +69,7 @@ class Contract:
     function: Callable[[Function, Function], type[torch.autograd.Function]] | None = None
     returns: str = "Tensor"
     facts: Mapping[str, Fact] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
         """Return name -> schema: public, the same without an autograd rule, forward, backward."""
@@ -91,6 +96,7 @@ def implementations(
     contract: Contract, triton: Kernels | None, eager: Function, *providers: Provider
 ) -> Selector:
     """Register an operator; return its selector, in order of preference."""
+    registered[contract.name] = contract, eager
     binary = native_variant(contract)
     own = (binary.call, binary.public)
     choices = [

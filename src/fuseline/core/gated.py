@@ -50,6 +50,7 @@ class Gated:
             decomposed=self.decomposed,
             function=self._function,
             vmap=operator.vmap_over_rows(self.validate),
+            gradients=("a", "b"),
         )
 
     def validate(self, a: Tensor, b: Tensor | None, *options: Any) -> None:

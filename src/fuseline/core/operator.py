@@ -190,6 +190,7 @@ def saving_output(
         decomposed=decomposed,
         function=function,
         vmap=vmap_over_rows(validate, along=True),
+        gradients=("x",),
         facts=facts_along(lambda x, dim: dim),
     )
 
@@ -271,6 +272,7 @@ class SavingInput:
             decomposed=self.decomposed,
             function=self._function,
             vmap=vmap_over_rows(self.validate, self.along),
+            gradients=("x",),
         )
 
     def validate_bwd(self, *args: Any) -> None:

@@ -138,10 +138,10 @@ def machine(device_type: str) -> str:
     return f"sm_{major}{minor}"
 
 
-def user_file(op: str, name: str) -> Path | None:
+def user_file(op: str, name: str, kind: str = FOLDER) -> Path | None:
     """Return where a user's own rules lie, beside their launch parameters."""
     folder = user_folder(op)
-    return folder / FOLDER / f"{name}.json" if folder else None
+    return folder / kind / f"{name}.json" if folder else None
 
 
 def shipped_files(op: str) -> list[Path]:
@@ -158,15 +158,19 @@ def user_files(op: str) -> list[Path]:
         return []
 
 
-def find(op: str, name: str, facts: Mapping[str, Fact], impls: Collection[str]) -> Rules:
+def find(
+    op: str, name: str, facts: Mapping[str, Fact], impls: Collection[str], kind: str = FOLDER
+) -> Rules:
     """Return the rules for a machine: the user's file, else the shipped one, and those of all.
+
+    kind: the folder of the files.
 
     A machine without a file has no others than those of all: what is faster on one generation of
     GPU says nothing about another.
     """
     files = []
-    for kind in (name, ANY):
-        places = (user_file(op, kind), OPS / op / FOLDER / f"{kind}.json")
+    for one in (name, ANY):
+        places = (user_file(op, one, kind), OPS / op / kind / f"{one}.json")
         # Unlike Path's, this says no of what lies in a folder that cannot be read.
         files += [file for file in places if file and os.path.isfile(file)][:1]
     found = [rule for file in files for rule in load(file, facts, impls)]

@@ -213,6 +213,7 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     function=_function,
     vmap=_vmap,
+    gradients=("x", "weight"),
 )
 
 _triton = contract.triton_beside(__name__)

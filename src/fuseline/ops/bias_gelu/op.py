@@ -140,6 +140,7 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     function=_function,
     vmap=_vmap,
+    gradients=("x", "bias"),
 )
 
 _triton = contract.triton_beside(__name__)

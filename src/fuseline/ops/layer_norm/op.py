@@ -207,6 +207,7 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     function=_function,
     vmap=_vmap,
+    gradients=("x", "weight", "bias"),
     facts=operator.facts_along(lambda *args: -1),
 )
 

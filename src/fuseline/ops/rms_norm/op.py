@@ -199,6 +199,7 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     function=_function,
     vmap=_vmap,
+    gradients=("x", "weight"),
     facts=operator.facts_along(lambda *args: -1),
 )
 
