@@ -1,6 +1,6 @@
 """Fused PyTorch operators that run at memory bandwidth."""
 
-from fuseline import nn, sdpa
+from fuseline import nn, sdpa, sharding
 from fuseline.core.explain import explain_choice
 from fuseline.inlining import compile_options
 from fuseline.ops import (
@@ -80,6 +80,7 @@ __all__ = [
     "rms_norm",
     "rms_norm_fp8",
     "rope",
+    "sharding",
     "softmax",
     "softmax_backward",
     "status",

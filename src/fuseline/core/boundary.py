@@ -25,6 +25,9 @@ KEYS = (
 
 Function = Callable[..., Any]
 _PLAIN = Tensor.__torch_dispatch__  # of what no subclass dispatches
+_DTENSOR = "torch.distributed.tensor.DTensor"  # whose module takes seconds to import
+# What the first one that an operator is given runs (fuseline.sharding).
+on_dtensor: list[Function] = []
 
 
 def checking(name: str, op: Any) -> Function:
@@ -34,9 +37,22 @@ def checking(name: str, op: Any) -> Function:
     def check(*args: Any) -> None:
         for parameter, a in zip(parameters, args, strict=False):
             if isinstance(a, Tensor):
+                if type(a).__torch_dispatch__ is not _PLAIN:
+                    met(a)
                 arguments.require_strided(name, parameter, a)
 
     return check
+
+
+def met(a: Any) -> bool:
+    """Return whether something is the first DTensor that is met, for which operators have rules
+    from now on.
+    """
+    kind = type(a)
+    if not on_dtensor or f"{kind.__module__}.{kind.__qualname__}" != _DTENSOR:
+        return False
+    on_dtensor.pop()()
+    return True
 
 
 def names(arguments: str) -> list[str]:

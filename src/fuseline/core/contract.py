@@ -32,6 +32,8 @@ NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")
 
 Function = Callable[..., Any]
+# What is registered: each contract with the suffixes of its operators.
+variants: list[tuple[Contract, str]] = []
 # Contract and formula of the operators in the binary, by name.
 registered: dict[str, tuple[Contract, Function]] = {}
 
@@ -334,6 +336,7 @@ def _finish(
     missing: dict[str, str],
     **options: Any,
 ) -> Variant:
+    variants.append((contract, suffix))
     names = [f"{NAMESPACE}::{name}" for name in contract.schemas(suffix)]
     for name, fake in zip(names, _fakes(contract), strict=True):
         torch.library.register_fake(name, known_to_caches(fake), lib=_LIBRARY)
