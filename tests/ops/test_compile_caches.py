@@ -31,12 +31,14 @@ functions = {
     "softmax": lambda: fuseline.softmax(x),
     "conv_bn": lambda: fuseline.conv_bn(x, weight, *[None] * 5, training=True),
     "rms_norm": lambda: fuseline.rms_norm(x.cuda(), impl="triton"),
+    "double_softmax": lambda: fuseline.double_softmax(x),
 }
 before = torch.compiler.config.cache_key_tag, fingerprint.cache_info().currsize
-compiled = torch.compile(functions[sys.argv[1]])
+options = fuseline.compile_options() if sys.argv[1] == "double_softmax" else None
+compiled = torch.compile(functions[sys.argv[1]], options=options)
 with profile() as profiled:
     y = compiled()
-names = sorted({e.name for e in profiled.events() if e.name.startswith("fuseline::_")})
+names = sorted({e.name for e in profiled.events() if e.name.startswith("fuseline::")})
 hits = counters["aot_autograd"]["autograd_cache_hit"]
 print(json.dumps([names, y.abs().max().item(), hits, before]))
 """
@@ -83,6 +85,19 @@ def test_a_warm_cache_does_not_keep_what_rules_said_before(child: Any) -> None:
     assert "fuseline::_softmax__aten" in names
     assert not hits
     assert child("softmax")[2] == 1
+
+
+@pytest.mark.slow
+def test_a_warm_cache_does_not_keep_what_tables_of_formulas_said_before(child: Any) -> None:
+    names, *_ = child("double_softmax")
+    assert any("double_softmax" in name for name in names)
+    assert child("double_softmax")[2] == 1  # with a pass of ours torch caches too
+    rule = {"direction": "fwd", "where": {}, "impl": ["eager"], "evidence": {"run": "none"}}
+    file = child.tables / "double_softmax" / "inlining" / "cpu.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"machine": "cpu", "rules": [rule]}))
+    _, _, hits, _ = child("double_softmax")
+    assert not hits
 
 
 # An operator, a file that its graphs are traced through, and an edit that doubles its result.
