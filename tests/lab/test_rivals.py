@@ -220,6 +220,27 @@ def test_cross_entropies_are_given_rows_and_what_each_knows(
         baselines.refuse(spec, "quack", given)
 
 
+def test_linear_cross_entropies_are_given_what_each_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, "liger-kernel", "cut-cross-entropy")
+    apply = SimpleNamespace(apply=lambda *given: (given, "z"))
+    fake(monkeypatch, "liger_kernel.ops", LigerFusedLinearCrossEntropyFunction=apply)
+    fake(monkeypatch, "cut_cross_entropy", linear_cross_entropy=lambda *given: given)
+    spec, weight = specs.load()["linear_cross_entropy"], torch.ones(5, 8).half()
+    given = {"hidden": torch.ones(2, 3, 8).half(), "weight": weight}
+    given |= {"target": torch.ones(2, 3, dtype=torch.int64)}
+    how: dict[str, Any] = {"bias": None, "ignore_index": -1, "reduction": "mean"}
+    how |= {"label_smoothing": 0.1, "z_loss": 0.2, "softcap": 3.0}
+    called: Any = baselines.make(spec, "liger", "cuda")(**given, **how)
+    assert (called[0].shape, called[2].shape) == ((6, 8), (6,))
+    assert called[1] is weight
+    assert called[3:] == (None, None, -1, 0.2, 0.1, "mean", 3.0, False, torch.float32)
+    called = baselines.make(spec, "cce", "cuda")(**given, **how)
+    assert (called[0].shape, called[2].shape, called[3:]) == ((2, 3, 8), (2, 3), (-1, 3.0, "mean"))
+    baselines.refuse(spec, "liger", given | how)
+    with pytest.raises(Unsupported, match="neither bias nor label_smoothing nor z_loss"):
+        baselines.refuse(spec, "cce", given | how)
+
+
 def test_liger_knows_the_last_dimension_and_both_parameters() -> None:
     x, loaded = torch.ones(2, 8), specs.load()
     baselines.refuse(loaded["softmax"], "liger", {"x": x, "dim": 1})

@@ -67,6 +67,12 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
         lambda **t: fuseline.cross_entropy(t["x"], CLASSES, t["w"], 2, "none", 0.1, 0.5, 2.0),
         lambda **t: fuseline.cross_entropy(t["x"], CLASSES, reduction="none", impl="eager"),
     ],
+    "linear_cross_entropy": [
+        lambda **t: fuseline.linear_cross_entropy(t["x"], t["m"], CLASSES, t["b"], 2, "none", 0.1),
+        lambda **t: fuseline.linear_cross_entropy(
+            t["x"], t["m"], CLASSES, None, 1, "none", impl="eager"
+        ),
+    ],
     "double_softmax": [of("double_softmax", "x", dim=0)],
     "softmax_backward": [of("softmax_backward", "r", "x")],
     "horizontal_reduction_pointwise": [of("horizontal_reduction_pointwise", "x")],

@@ -5,13 +5,14 @@ A file a project, none of which is imported before a worker measures it.
 
 from __future__ import annotations
 
-from fuselab.rivals import flash_attn, flex, liger, quack, xformers, xla
+from fuselab.rivals import cce, flash_attn, flex, liger, quack, xformers, xla
 from fuselab.rivals.rival import Rival
 
 ROLE = "rival"
 ALL = (
     *(liger.RMS_NORM, quack.RMS_NORM, liger.LAYER_NORM, liger.SOFTMAX, *quack.PRODUCTS),
     *(liger.CROSS_ENTROPY, quack.CROSS_ENTROPY, liger.GEGLU, liger.ROPE, liger.SWIGLU),
+    *(liger.LINEAR_CROSS_ENTROPY, cce.LINEAR_CROSS_ENTROPY),
     *(*flash_attn.ALL, flex.ATTENTION, xformers.ATTENTION),
     *xla.ALL,
 )

@@ -130,6 +130,22 @@ def _limit_of_cross_entropy(
     return None
 
 
+def _bind_linear_cross_entropy(ops: Any) -> Callable[..., Tensor]:
+    # Without z-loss apart; weight's gradient is added up in fp32, as ours.
+    apply, rest = ops.LigerFusedLinearCrossEntropyFunction.apply, (False, torch.float32)
+
+    def linear_cross_entropy(
+        hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None, ignore_index: int,
+        reduction: str, label_smoothing: float, z_loss: float, softcap: float | None,
+    ) -> Tensor:  # fmt: skip
+        rows, classes = of_rows(hidden, target)
+        how = ignore_index, z_loss, label_smoothing, reduction, softcap
+        loss: Tensor = apply(rows, weight, classes, bias, None, *how, *rest)[0]
+        return loss.view(target.shape) if reduction == "none" else loss
+
+    return linear_cross_entropy
+
+
 def _rival(op: str, bind: Any, **limit: Any) -> Rival:
     return Rival("liger", op, "liger-kernel", "liger_kernel.ops", bind, **limit)
 
@@ -143,6 +159,9 @@ CROSS_ENTROPY = _rival(
     _bind_cross_entropy,
     limit=_limit_of_cross_entropy,
     dtypes=(*HALF_AND_SINGLE, torch.int64),
+)
+LINEAR_CROSS_ENTROPY = _rival(
+    "linear_cross_entropy", _bind_linear_cross_entropy, dtypes=(*HALF_AND_SINGLE, torch.int64)
 )
 ROPE = _rival("rope", _bind_rope, limit=_limit_of_rope)
 SOFTMAX = _rival("softmax", _bind_softmax, limit=_limit_of_softmax)

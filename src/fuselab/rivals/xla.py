@@ -19,7 +19,7 @@ OPS = (
     "bias_dropout_add", "conv_add", "conv_relu", "conv_add_relu", "conv_bn",
     "matmul_add", "matmul_relu", "matmul_add_relu", "matmul_add_gelu", "matmul_matmul", "mlp",
     "attention", "attention_varlen", "multihead_attention", "geglu", "rope", "swiglu",
-    "cross_entropy",
+    "cross_entropy", "linear_cross_entropy",
 )  # fmt: skip
 
 

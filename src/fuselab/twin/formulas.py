@@ -15,7 +15,7 @@ from jax import Array
 from fuselab.twin.philox import dropout_factor, matrix_dropout_factor
 
 E4M3_MOST = 448.0
-WIDE = frozenset({"cross_entropy"})  # whose results are fp32 of half types
+WIDE = frozenset({"cross_entropy", "linear_cross_entropy"})  # whose results are fp32 of half types
 
 
 def rms_norm(x: Array, weight: Array | None, eps: float, weight_offset: float = 0.0) -> Array:
@@ -77,6 +77,13 @@ def cross_entropy(
         return loss[..., 0]
     total = jnp.sum(loss)
     return total / jnp.sum(jnp.where(kept, own, 0)) if reduction == "mean" else total
+
+
+def linear_cross_entropy(
+    hidden: Array, weight: Array, target: Array, bias: Array | None = None, **how: Any
+) -> Array:
+    z = hidden @ weight.T
+    return cross_entropy(z if bias is None else z + bias, target, None, **how)
 
 
 def masked_softmax(
@@ -355,6 +362,7 @@ FORMULAS: dict[str, Callable[..., Any]] = {
         norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,
         conv_add, conv_relu, conv_add_relu, conv_bn, matmul_add, matmul_relu, matmul_add_relu,
-        matmul_add_gelu, matmul_matmul, mlp, cross_entropy, geglu, rope, swiglu,
+        matmul_add_gelu, matmul_matmul, mlp, cross_entropy, linear_cross_entropy, geglu, rope,
+        swiglu,
     )
 }  # fmt: skip

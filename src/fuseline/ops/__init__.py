@@ -15,6 +15,7 @@ from fuseline.ops.geglu import geglu
 from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
 from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_reduction
 from fuseline.ops.layer_norm import layer_norm
+from fuseline.ops.linear_cross_entropy import linear_cross_entropy
 from fuseline.ops.log_softmax import log_softmax
 from fuseline.ops.masked_softmax import masked_softmax
 from fuseline.ops.matmul_add import matmul_add
@@ -49,6 +50,7 @@ __all__ = [
     "horizontal_reduction_pointwise",
     "horizontal_reduction_reduction",
     "layer_norm",
+    "linear_cross_entropy",
     "log_softmax",
     "masked_softmax",
     "matmul_add",

@@ -82,40 +82,52 @@ def validate(
 ) -> None:
     """Refuse what no implementation takes."""
     arguments.require_rows(_NAME, logits, "logits")
-    if not 1 <= logits.shape[-1] <= _MOST_CLASSES:
-        raise ValueError(
-            f"{_NAME}: logits has shape {tuple(logits.shape)}, expected 1 to 2^31 - 1 classes"
-        )
-    arguments.require_tensor(_NAME, target, "target", _TARGETS)
-    if target.shape != logits.shape[:-1]:
-        raise ValueError(
-            f"{_NAME}: target has shape {tuple(target.shape)}, expected "
-            f"{tuple(logits.shape[:-1])}, that of logits without its last dimension"
-        )
-    if target.device != logits.device:
-        raise ValueError(
-            f"{_NAME}: target is on {target.device}, expected {logits.device}, that of logits"
-        )
+    require_classes(_NAME, "logits", logits, logits.shape[-1])
+    require_target(_NAME, target, logits, "logits")
     arguments.require_weight(_NAME, weight, logits, "logits")
-    _require_options(ignore_index, reduction, label_smoothing, z_loss, softcap)
+    require_options(_NAME, ignore_index, reduction, label_smoothing, z_loss, softcap)
 
 
-def _require_options(
-    ignore_index: int, reduction: str, smoothing: float, z_loss: float, softcap: float | None
+def require_classes(op: str, name: str, t: Tensor, classes: int) -> None:
+    """Refuse a tensor of no classes, or of more than kernels count."""
+    if not 1 <= classes <= _MOST_CLASSES:
+        raise ValueError(f"{op}: {name} has shape {tuple(t.shape)}, expected 1 to 2^31 - 1 classes")
+
+
+def require_target(op: str, target: Tensor, x: Tensor, name: str) -> None:
+    """Refuse a target that has not a class for each row of x (called `name`)."""
+    arguments.require_tensor(op, target, "target", _TARGETS)
+    if target.shape != x.shape[:-1]:
+        raise ValueError(
+            f"{op}: target has shape {tuple(target.shape)}, expected "
+            f"{tuple(x.shape[:-1])}, that of {name} without its last dimension"
+        )
+    if target.device != x.device:
+        raise ValueError(f"{op}: target is on {target.device}, expected {x.device}, that of {name}")
+
+
+def require_options(
+    op: str,
+    ignore_index: int,
+    reduction: str,
+    smoothing: float,
+    z_loss: float,
+    softcap: float | None,
 ) -> None:
+    """Refuse what the formula does not take."""
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, (int, torch.SymInt)):
         came = type(ignore_index).__name__
-        raise TypeError(f"{_NAME}: ignore_index is a {came}, expected an int")
+        raise TypeError(f"{op}: ignore_index is a {came}, expected an int")
     if reduction not in _REDUCTIONS:
-        raise ValueError(f"{_NAME}: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'")
-    if not 0.0 <= arguments.require_number(_NAME, "label_smoothing", smoothing) <= 1.0:
-        raise ValueError(f"{_NAME}: label_smoothing is {smoothing}, expected 0 to 1")
-    if not 0.0 <= arguments.require_number(_NAME, "z_loss", z_loss) < math.inf:
-        raise ValueError(f"{_NAME}: z_loss is {z_loss}, expected a finite number >= 0")
+        raise ValueError(f"{op}: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'")
+    if not 0.0 <= arguments.require_number(op, "label_smoothing", smoothing) <= 1.0:
+        raise ValueError(f"{op}: label_smoothing is {smoothing}, expected 0 to 1")
+    if not 0.0 <= arguments.require_number(op, "z_loss", z_loss) < math.inf:
+        raise ValueError(f"{op}: z_loss is {z_loss}, expected a finite number >= 0")
     if softcap is None:
         return
-    if not 0.0 < arguments.require_number(_NAME, "softcap", softcap, "a float or None") < math.inf:
-        raise ValueError(f"{_NAME}: softcap is {softcap}, expected a finite number > 0, or None")
+    if not 0.0 < arguments.require_number(op, "softcap", softcap, "a float or None") < math.inf:
+        raise ValueError(f"{op}: softcap is {softcap}, expected a finite number > 0, or None")
 
 
 def _sizes(logits: Tensor, reduction: str) -> dict[str, tuple[torch.Size, torch.dtype]]:
