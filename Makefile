@@ -11,7 +11,7 @@ DEV := lab,jax,dev
 GPU_ARCHS := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sort -u | paste -sd';')
 export FUSELINE_CUDA_ARCHS ?= $(or $(GPU_ARCHS),90)
 
-NATIVE := CMakeLists.txt cmake/units.cmake pyproject.toml $(shell find src -name '*.c*' -path '*impl_*' -o -name '*.cu*' -o -name '*.h*' -path '*src*' -o -path '*core/cpp/*.cpp')
+NATIVE := CMakeLists.txt $(wildcard cmake/*.cmake) pyproject.toml $(shell find src -name '*.c*' -path '*impl_*' -o -name '*.cu*' -o -name '*.h*' -path '*src*' -o -path '*core/*.cpp')
 
 ifeq ($(VENV),0)
   STAMP := build/.make
@@ -66,7 +66,8 @@ lint: $(STAMP)/dev
 	lint-imports
 
 wheel: $(STAMP)/lab
-	FUSELINE_CUDA_ARCHS=$(WHEEL_ARCHS) $(PY) -m pip wheel --no-build-isolation --no-deps -w dist .
+	FUSELINE_CUDA_ARCHS=$(WHEEL_ARCHS) $(PY) -m pip wheel --no-build-isolation --no-deps -w dist \
+	  -C cmake.define.FUSELINE_HOST=OFF .
 
 clean:
 	rm -rf build dist out compile_commands.json $(filter-out 0,$(VENV))

@@ -8,7 +8,7 @@
 #         Two GPUs can work side by side: CUDA_VISIBLE_DEVICES and an OUT for each, after one `wheel`
 # STEP    wheel   installs it (first, once a machine) and runs the doctor
 #         tests   make gpu-test with the wheel's binary
-#         host    host time of a small call beside torch's own, paired
+#         host    host time of a small call beside torch's own
 #         week12  (8, 4096, 4096) bfloat16
 #         seed    the seed's 39 shapes x 4 dtypes x 2 directions (a quarter of an hour on an H200)
 #         nine    all metrics of (4, 2048, 4096) bfloat16 (4 minutes)
@@ -44,7 +44,7 @@ for step in "$@"; do
   case $step in
   wheel) install | tee "$out/wheel.txt" ;;
   tests) make gpu-test VENV=0 2>&1 | tee "$out/gpu-test.txt" | tail -n 15 ;;
-  host) python3 tools/paired.py host | tee "$out/host.txt" ;;
+  host) python3 tools/host_calls.py --device cuda | tee "$out/host.md" ;;
   week12) measure week12 rms_norm --suite week12 ;;
   seed)
     measure seed-rmsnorm rms_norm --suite seed-rmsnorm

@@ -1,7 +1,6 @@
-"""Bars that compare two or more calls directly, in interleaved rounds: medians with 95% intervals.
+"""RMSNorm's calls compared directly, in interleaved rounds: medians with 95% intervals.
 
-python tools/paired.py host [cuda|cpu]   host time of a small call, ours against torch's own
-python tools/paired.py cpu fwd|bwd DTYPE [SHAPE ...]
+python tools/paired.py fwd|bwd DTYPE [SHAPE ...]
     run time on the CPU over that of torch.compile and, forward, of clone; without shapes (4x128x32)
     those of seed-rmsnorm. Ratios of the least times, which other work on the machine disturbs the
     least, then medians of the rounds' ratios
@@ -12,14 +11,12 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import cycle
 from time import perf_counter
 
 import torch
 import torch._functorch.config as functorch
-import torch.nn.functional as F
 from torch import Tensor
 
 import fuseline
@@ -30,7 +27,6 @@ from fuseline.ops.rms_norm import impl_eager
 
 Norm = Callable[..., Tensor]
 Calls = Mapping[str, Callable[[], object]]
-Around = Mapping[str, Callable[[], AbstractContextManager[None]]]
 
 
 SEED = [case.args["shape"] for case in row_cases.cases("seed") if "seed" in case.suites]
@@ -39,35 +35,14 @@ _KEPT_BYTES = 31 << 20  # glibc's limit is 32 MiB
 _COLD_BYTES = 1 << 27  # of inputs; more than a last-level cache
 
 
-def rounds(
-    title: str,
-    calls: Calls,
-    count: int,
-    repeats: int,
-    around: Around | None = None,
-) -> None:
-    """Prints the median of each call and of its ratio to the first, over `count` rounds.
-
-    around: what a call's repetitions are done in.
-    """
-    times = interleaved(calls, count, repeats, around or {})
-    print(title)
-    first = next(iter(times))
-    for name, own in times.items():
-        print(
-            f"  {name:10} {stats.median(own):10.2f} us   x {_ratio(own, times[first])} of {first}"
-        )
-
-
-def interleaved(calls: Calls, count: int, repeats: int, around: Around) -> dict[str, list[float]]:
+def interleaved(calls: Calls, count: int, repeats: int) -> dict[str, list[float]]:
     """us of each call in each of `count` rounds; every round begins with another call."""
     names = list(calls)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(-1, count):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            with around.get(name, nullcontext)():
-                us = _us(calls[name], repeats)
+            us = _us(calls[name], repeats)
             if turn >= 0:  # the round before is for warming up
                 times[name].append(us)
     return times
@@ -80,37 +55,10 @@ def _ratio(a: list[float], b: list[float]) -> str:
 
 
 def _us(call: Callable[[], object], repeats: int) -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
     start = perf_counter()
     for _ in range(repeats):
         call()
     return (perf_counter() - start) / repeats * 1e6
-
-
-def host(device: str) -> None:
-    x = torch.randn(4, 128, 32, device=device, dtype=torch.bfloat16)
-    weight = torch.randn(32, device=device, dtype=torch.bfloat16)
-    what = f"host time, (4, 128, 32) bfloat16 on {device}"
-    around = {"enabled": fuseline.enabled}
-    for title, wants_grad in (("forward, no grad", False), ("forward, grad", True)):
-        a, w = (t.clone().requires_grad_(wants_grad) for t in (x, weight))
-        native = partial(F.rms_norm, a, (32,), w, 1e-6)
-        ours = partial(fuseline.rms_norm, a, w, 1e-6, device)
-        calls = {"native": native, "fuseline": ours, "enabled": native}
-        rounds(f"{what}, {title}", calls, 41, 300, around)
-    with fuseline.enabled():
-        taken_over = native()
-    ys = {"native": native(), "fuseline": ours(), "enabled": taken_over}
-    back = {
-        name: partial(torch.autograd.grad, y, (a, w), torch.ones_like(y), retain_graph=True)
-        for name, y in ys.items()
-    }
-    rounds(f"{what}, backward", back, 41, 300, around)
-    if device == "cuda":
-        triton = partial(fuseline.rms_norm, x, weight, 1e-6, "triton")
-        calls = {"x * x": lambda: x * x, "triton": triton}
-        rounds(f"{what}, forward, no grad", calls, 41, 300)
 
 
 def cpu(direction: str, dtype: torch.dtype, shapes: list[tuple[int, ...]]) -> None:
@@ -123,10 +71,10 @@ def cpu(direction: str, dtype: torch.dtype, shapes: list[tuple[int, ...]]) -> No
     gains = []
     for shape in shapes:
         calls = _cpu_calls(direction, dtype, shape)
-        once = {name: min(us) for name, us in interleaved(calls, 3, 1, {}).items()}
+        once = {name: min(us) for name, us in interleaved(calls, 3, 1).items()}
         repeats = max(1, round(_ROUND_US / once["fuseline"]))
         count = int(_CELL_US / repeats / sum(once.values()))
-        times = interleaved(calls, min(max(count, 15), 101), repeats, {})
+        times = interleaved(calls, min(max(count, 15), 101), repeats)
         ours = times.pop("fuseline")
         least = {name: min(ours) / min(other) for name, other in times.items()}
         ratios = "".join(
@@ -169,13 +117,10 @@ def _cpu_calls(direction: str, dtype: torch.dtype, shape: tuple[int, ...]) -> Ca
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["host"]:
-        host(sys.argv[2] if len(sys.argv) > 2 else "cuda")
-    elif sys.argv[1:2] == ["cpu"] and len(sys.argv) > 3 and sys.argv[2] in ("fwd", "bwd"):
-        shapes = [tuple(map(int, shape.split("x"))) for shape in sys.argv[4:]]
-        cpu(sys.argv[2], getattr(torch, sys.argv[3]), shapes or SEED)
-    else:
+    if len(sys.argv) < 3 or sys.argv[1] not in ("fwd", "bwd"):
         sys.exit(__doc__)
+    shapes = [tuple(map(int, shape.split("x"))) for shape in sys.argv[3:]]
+    cpu(sys.argv[1], getattr(torch, sys.argv[2]), shapes or SEED)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,9 @@ OPS = sorted(p for p in (LIBRARY / "ops").iterdir() if (p / "__init__.py").exist
 SOURCES = [p for package in (LIBRARY, LAB) for p in sorted(package.rglob("*"))]
 PYTHON = [p for p in SOURCES if p.suffix == ".py"]
 NATIVE = [p for p in SOURCES if p.suffix in (".cpp", ".cu", ".h", ".cuh")]
+# The module for one torch and one Python; all else is of the binary, or compiled where it is used.
+HOST = LIBRARY / "core" / "host"
+STABLE = [p for p in NATIVE if HOST not in p.parents]
 HEADERS = LIBRARY / "primitives" / "include" / "fuseline"
 # The folders of HEADERS, bottom to top, and which others each includes; a new folder must be named
 # here. The norms and their backward are one layer: the kernels of both are instantiated together.
@@ -85,7 +88,14 @@ def test_host_code_and_device_code_have_headers_of_their_own(path: Path) -> None
         assert [f for f in _folders(path) if f.startswith(other)] == []
 
 
-@pytest.mark.parametrize("path", NATIVE, ids=_names(NATIVE))
+def test_the_host_module_and_the_binary_include_nothing_of_each_other() -> None:
+    for path in NATIVE:
+        ours = [i for i in _includes(path) if i.startswith("fuseline/")]
+        of_host = [i for i in ours if i.startswith("fuseline/core/host/")]
+        assert of_host == (ours if HOST in path.parents else []), path
+
+
+@pytest.mark.parametrize("path", STABLE, ids=_names(STABLE))
 def test_native_code_includes_only_stable_headers(path: Path) -> None:
     allowed = re.compile(
         r"torch/(headeronly|csrc/stable|csrc/inductor/aoti_torch/c)/|fuseline/|impl_|(tensor|takeover|isa)\.h"

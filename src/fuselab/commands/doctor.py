@@ -18,7 +18,7 @@ from fuselab.lock import device_lock
 from fuselab.roofs import Roofs
 from fuselab.runner import Worker, WorkerError
 from fuselab.worker import entry
-from fuseline.core import native
+from fuseline.core import host, native
 
 # The binary holds a static CUDA 13 runtime, which needs this driver or a newer one.
 DRIVER_FLOOR = 580
@@ -70,6 +70,10 @@ def _binary() -> Iterator[Item]:
         reason, _, remedy = (found.why_not(kind) or "").partition("; ")
         present = f"present; {FLOOR}" if kind == "cuda" else "present"
         yield Item(f"{kind} kernels", NOTE if reason else GOOD, reason or present, remedy)
+    calls = host.module()
+    absent = isinstance(calls, str)
+    remedy = "in the source tree: pip install --no-build-isolation --no-deps ." if absent else ""
+    yield Item("eager calls", GOOD, f"in Python: {calls}" if absent else "in C++", remedy)
 
 
 def _software() -> Iterator[Item]:

@@ -9,13 +9,13 @@ import importlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-from fuseline.core import boundary, native
+from fuseline.core import boundary, native, saving
 from fuseline.core.auto import serving
 from fuseline.core.device import triton_unavailable
 from fuseline.core.fingerprint import known_to_caches
@@ -25,6 +25,7 @@ from fuseline.core.gradients import wants_graph as wants_graph
 from fuseline.core.provider import Kernels as Kernels
 from fuseline.core.provider import Provider as Provider
 from fuseline.core.rules import Fact
+from fuseline.core.saving import Gradient as Gradient
 from fuseline.core.select import Auto, Choice, Selector
 from fuseline.core.variant import Variant, applied, guarded
 
@@ -46,13 +47,16 @@ class Contract:
     fwd_returns, bwd_args, bwd_returns         those of the forward that saves, and its backward
     fake, fake_fwd, fake_bwd                   shapes and dtypes of the outputs
     decomposed                                 the formula in differentiable torch operations
-    function                                   (fwd, bwd) -> the autograd.Function over them
+    gradient                                   what is saved, and what the backward takes and gives
+    function                                   (fwd, bwd) -> the autograd.Function over them; None:
+                                               that of `gradient`, which else tells of calls whose
+                                               gradients are all the backward's
     facts                                      what rules for "auto" may ask of a call
     gradients                                  whose gradients the backward returns, in order, for
                                                what puts the formula in its place; (): nothing may
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
 
-    Without `function` the operator has no operators of the second and third line: its gradient is
+    Without either the operator has no operators of the second and third line: its gradient is
     that of `decomposed` or, without that too, refused. Without `fwd_returns` the forward saves
     nothing but what it takes and gives, and is the plain one. `fake`, `decomposed` and the rule
     give a tensor or, for several `returns`, a tuple of them.
@@ -68,10 +72,25 @@ class Contract:
     fake_fwd: Function | None = None
     fake_bwd: Function | None = None
     decomposed: Function | None = None
-    function: Callable[[Function, Function], type[torch.autograd.Function]] | None = None
+    gradient: Gradient | None = None
+    function: saving.Maker | None = None
     returns: str = "Tensor"
     facts: Mapping[str, Fact] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and self.function is None:
+            object.__setattr__(self, "function", saving.function(self.plan))
+
+    @cached_property
+    def plan(self) -> saving.Plan | None:
+        """The gradient's names as places."""
+        if self.gradient is None:
+            return None
+        assert self.decomposed is not None
+        args, bwd_args = map(saving.Parameter.all, (self.args, self.bwd_args))
+        name = "".join(word.capitalize() for word in self.name.split("_"))
+        return saving.Plan(name, self.gradient, args, bwd_args, self.decomposed)
 
     def schemas(self, suffix: str = "") -> dict[str, str]:
         """Return name -> schema: public, the same without an autograd rule, forward, backward."""
@@ -254,7 +273,7 @@ def _auto_variant(contract: Contract, selector: Selector, suffix: str) -> Varian
 
     apply = partial(call, 1)
 
-    plain = replace(contract, function=None, fake_fwd=None, fake_bwd=None)
+    plain = replace(contract, gradient=None, function=None, fake_fwd=None, fake_bwd=None)
     _define(plain, suffix, (run, run), lambda function: function, True)
     return _finish(plain, suffix, Kernels(run), {}, apply=apply)
 

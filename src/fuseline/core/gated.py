@@ -48,7 +48,7 @@ class Gated:
             fake=self._fake,
             fake_bwd=self._fake_bwd,
             decomposed=self.decomposed,
-            function=self._function,
+            gradient=contract.Gradient(("y",), ("a", "b")),
             vmap=operator.vmap_over_rows(self.validate),
             gradients=("a", "b"),
         )
@@ -86,29 +86,3 @@ class Gated:
         shape = sides(a, b)[0].shape
         arguments.require_exactly(self.name, "dy", dy, shape, a.dtype, a.device)
         return torch.empty_like(a), a.new_empty((0,)) if b is None else torch.empty_like(a)
-
-    def _function(
-        self, fwd: Callable[..., Any], bwd: Callable[..., Any]
-    ) -> type[torch.autograd.Function]:
-        decomposed = self.decomposed
-
-        class GatedFunction(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, a: Tensor, b: Tensor | None, *options: Any) -> Tensor:
-                ctx.save_for_backward(a, b)
-                ctx.options = options
-                y: Tensor = fwd(a, b, *options)
-                return y
-
-            @staticmethod
-            def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-                a, b = ctx.saved_tensors
-                needs = ctx.needs_input_grad
-                if contract.wants_graph((dy, a, b)):
-                    args = (a, b, *ctx.options)
-                    return contract.differentiable_backward(decomposed, args, needs, dy)
-                da, db = bwd(dy, a, b, *ctx.options)
-                rest = (None for _ in needs[2:])
-                return da if needs[0] else None, db if needs[1] else None, *rest
-
-        return GatedFunction

@@ -165,23 +165,6 @@ def saving_output(
         arguments.require_exactly(name, "dy", dy, y.shape, y.dtype, y.device)
         return y.new_empty(y.shape)
 
-    def function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-        class SavesOutput(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
-                y: Tensor = fwd(x, dim)
-                ctx.save_for_backward(y)
-                ctx.dim = dim
-                return y
-
-            @staticmethod
-            def backward(ctx: Any, dy: Tensor) -> Any:
-                (y,) = ctx.saved_tensors
-                # y is an output of this node: a graph of the formula goes on through it.
-                return (gradient if contract.wants_graph((dy, y)) else bwd)(dy, y, ctx.dim), None
-
-        return SavesOutput
-
     return contract.Contract(
         name=name,
         args="Tensor x, int dim",
@@ -190,7 +173,7 @@ def saving_output(
         fake=fake,
         fake_bwd=fake_bwd,
         decomposed=decomposed,
-        function=function,
+        gradient=contract.Gradient(("y",), ("x",), formula=gradient),
         vmap=vmap_over_rows(validate, along=True),
         gradients=("x",),
         facts=facts_along(lambda x, dim: dim),
@@ -272,7 +255,7 @@ class SavingInput:
             fake_fwd=partial(self._empty, self._results) if self.saved else None,
             fake_bwd=self._fake_bwd,
             decomposed=self.decomposed,
-            function=self._function,
+            gradient=contract.Gradient(self._results, ("x",), outputs=len(self.outputs)),
             vmap=vmap_over_rows(self.validate, self.along),
             gradients=("x",),
         )
@@ -308,33 +291,6 @@ class SavingInput:
         self.validate_bwd(*args)
         x: Tensor = args[len(self.outputs)]
         return self._place(x, x.shape, x.dtype)
-
-    def _function(
-        self, fwd: Callable[..., Any], bwd: Callable[..., Any]
-    ) -> type[torch.autograd.Function]:
-        decomposed, outputs = self.decomposed, len(self.outputs)
-        kept = [self._results.index(name) for name in self.saved]
-
-        class SavesInput(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: Tensor, *dim: int) -> Any:
-                results = fwd(x, *dim)
-                ctx.save_for_backward(x, *(results[i] for i in kept))
-                ctx.dim = dim
-                if not kept:
-                    return results
-                return results[:outputs] if outputs > 1 else results[0]
-
-            @staticmethod
-            def backward(ctx: Any, *dys: Tensor) -> Any:
-                x, *saved = ctx.saved_tensors
-                if contract.wants_graph((*dys, x)):
-                    args, needs = (x, *ctx.dim), ctx.needs_input_grad
-                    return contract.differentiable_backward(decomposed, args, needs, *dys)
-                dx = bwd(*dys, x, *saved, *ctx.dim)
-                return (dx, None) if ctx.dim else dx
-
-        return SavesInput
 
 
 def _tensors(names: tuple[str, ...]) -> str:

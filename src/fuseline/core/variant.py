@@ -10,7 +10,7 @@ import torch.autograd.forward_ad as fwd_ad
 from torch import Tensor
 from torch.nn import Parameter
 
-from fuseline.core import boundary
+from fuseline.core import boundary, host
 from fuseline.core.gradients import by_formula, has_tangent, no_gradient
 from fuseline.core.select import Parts
 
@@ -75,6 +75,8 @@ class Variant:
         self._traced_apply = refusing(self._traced_apply, "fwd", "bwd")
         eager_apply = refusing(eager_apply, "fwd", "bwd")
         self.call = guarded(self.public, refusing(eager, "fwd"), eager_apply)
+        if kernels is None:
+            self.call = host.call(self.call, contract.plan, self.raw, *pair)
 
     def unavailable(self, wanted: str, device_type: str) -> str | None:
         """Return why the kernels for device type `wanted` cannot run here; None if they can."""

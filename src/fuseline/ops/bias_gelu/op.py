@@ -95,28 +95,6 @@ def decomposed(x: Tensor, bias: Tensor, approximate: str) -> Tensor:
     return _gelu(x, bias, approximate)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class BiasGelu(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, bias: Tensor, approximate: str) -> Tensor:
-            ctx.save_for_backward(x, bias)
-            ctx.approximate = approximate
-            y: Tensor = fwd(x, bias, approximate)
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-            x, bias = ctx.saved_tensors
-            if contract.wants_graph((dy, x, bias)):
-                args = (x, bias, ctx.approximate)
-                return contract.differentiable_backward(decomposed, args, ctx.needs_input_grad, dy)
-            need_dx, need_dbias, _ = ctx.needs_input_grad
-            dx, dbias = bwd(dy, x, bias, ctx.approximate, need_dx, need_dbias)
-            return dx if need_dx else None, dbias if need_dbias else None, None
-
-    return BiasGelu
-
-
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     def rule(info: Any, in_dims: Any, x: Tensor, bias: Tensor, approximate: str) -> Any:
         x_dim, bias_dim, _ = in_dims
@@ -138,7 +116,7 @@ CONTRACT = contract.Contract(
     fake=_fake,
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
-    function=_function,
+    gradient=contract.Gradient(("y",), ("x", "bias")),
     vmap=_vmap,
     gradients=("x", "bias"),
 )

@@ -226,31 +226,6 @@ def decomposed(
     return _reduced(losses, own, reduction)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class CrossEntropy(torch.autograd.Function):
-        @staticmethod
-        def forward(
-            ctx: Any, logits: Tensor, target: Tensor, weight: Tensor | None, *how: Any
-        ) -> Tensor:
-            loss: Tensor
-            loss, stats, total = fwd(logits, target, weight, *how)
-            ctx.save_for_backward(logits, target, weight, stats, total)
-            ctx.how = how
-            return loss
-
-        @staticmethod
-        def backward(ctx: Any, dloss: Tensor) -> tuple[Tensor | None, ...]:
-            logits, target, weight, stats, total = ctx.saved_tensors
-            needs = ctx.needs_input_grad
-            if needs[2] or contract.wants_graph((dloss, logits, weight)):
-                args = (logits, target, weight, *ctx.how)
-                return contract.differentiable_backward(decomposed, args, needs, dloss)
-            dlogits = bwd(dloss, logits, target, weight, stats, total, *ctx.how)
-            return dlogits, *(None for _ in needs[1:])
-
-    return CrossEntropy
-
-
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     """Reduce each element of the batch by itself."""
 
@@ -309,7 +284,7 @@ CONTRACT = contract.Contract(
     fake_fwd=_fake_fwd,
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
-    function=_function,
+    gradient=contract.Gradient(("loss", "stats", "total"), ("logits",)),
     vmap=_vmap,
 )
 

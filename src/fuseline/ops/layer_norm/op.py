@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fuseline.core import arguments, contract, operator
@@ -136,40 +135,6 @@ def decomposed(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
     return _normalised(x, weight, bias, eps)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class LayerNorm(torch.autograd.Function):
-        @staticmethod
-        def forward(
-            ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-        ) -> Tensor:
-            y: Tensor
-            y, mean, rstd = fwd(x, weight, bias, eps)
-            ctx.save_for_backward(x, weight, bias, mean, rstd)
-            ctx.eps = eps
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-            x, weight, bias, mean, rstd = ctx.saved_tensors
-            if contract.wants_graph((dy, x, weight, bias)):
-                return contract.differentiable_backward(
-                    decomposed, (x, weight, bias, ctx.eps), ctx.needs_input_grad, dy
-                )
-            need_dx, need_dweight, need_dbias, _ = ctx.needs_input_grad
-            wide = weight
-            if need_dbias and weight is not None:  # of whose dtype dbias comes
-                wide = weight.to(torch.promote_types(weight.dtype, bias.dtype))
-            dx, dweight, dbias = bwd(dy, x, wide, mean, rstd, need_dx, need_dweight, need_dbias)
-            return (
-                dx if need_dx else None,
-                dweight.to(weight.dtype) if need_dweight else None,
-                dbias.to(bias.dtype) if need_dbias else None,
-                None,
-            )
-
-    return LayerNorm
-
-
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     def rule(
         info: Any, in_dims: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
@@ -205,7 +170,9 @@ CONTRACT = contract.Contract(
     fake_fwd=_fake_fwd,
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
-    function=_function,
+    gradient=contract.Gradient(
+        ("y", "mean", "rstd"), ("x", "weight", "bias"), alike=("weight", "bias")
+    ),
     vmap=_vmap,
     gradients=("x", "weight", "bias"),
     facts=operator.facts_along(lambda *args: -1),

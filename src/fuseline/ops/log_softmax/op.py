@@ -54,7 +54,8 @@ def log_softmax(
     that cannot run here) before anything is launched.
     Source: torch.log_softmax.
     """
-    scaled = isinstance(scale, Tensor) or scale != 1.0
+    # isinstance alone takes 0.1 us, through Tensor's metaclass.
+    scaled = (type(scale) is not float and isinstance(scale, Tensor)) or scale != 1.0
     if mask is not None or causal is not False or scaled:
         if operator.has_proxy(x, mask):
             options: Any = {"mask": mask, "causal": causal, "scale": scale}

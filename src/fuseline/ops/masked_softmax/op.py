@@ -181,6 +181,7 @@ CONTRACT = contract.Contract(
     fake=_fake,
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
+    gradient=contract.Gradient(("y",), ("x",), formula=_gradient),
     function=_function,
     vmap=_vmap,
 )

@@ -138,30 +138,6 @@ def decomposed(x: Tensor, weight: Tensor | None, eps: float, weight_offset: floa
     return normalised(x, weight, eps, weight_offset)
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class RMSNorm(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor, weight: Tensor | None, *numbers: float) -> Tensor:
-            y: Tensor
-            y, rstd = fwd(x, weight, *numbers)
-            ctx.save_for_backward(x, weight, rstd)
-            ctx.numbers = numbers  # eps and, unless it is 0, weight_offset
-            return y
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-            x, weight, rstd = ctx.saved_tensors
-            if contract.wants_graph((dy, x, weight)):
-                return contract.differentiable_backward(
-                    decomposed, (x, weight, *ctx.numbers), ctx.needs_input_grad, dy
-                )
-            need_dx, need_dweight, *_ = ctx.needs_input_grad
-            dx, dweight = bwd(dy, x, weight, rstd, need_dx, need_dweight, *ctx.numbers[1:])
-            return dx if need_dx else None, dweight if need_dweight else None, None, None
-
-    return RMSNorm
-
-
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
     def rule(
         info: Any,
@@ -197,7 +173,7 @@ CONTRACT = contract.Contract(
     fake_fwd=_fake_fwd,
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
-    function=_function,
+    gradient=contract.Gradient(("y", "rstd"), ("x", "weight")),
     vmap=_vmap,
     gradients=("x", "weight"),
     facts=operator.facts_along(lambda *args: -1),
@@ -274,7 +250,8 @@ def triton_candidates(direction: Direction, element_size: int, row: int | None) 
 
 def triton_with(tile: Tile) -> Callable[..., Tensor]:
     """Return RMSNorm in Triton with a given tile: for the forward; with grad, the backward."""
-    differentiable = _function(_triton_fwd, partial(_triton_bwd, tile=tile))
+    assert CONTRACT.function is not None
+    differentiable = CONTRACT.function(_triton_fwd, partial(_triton_bwd, tile=tile))
 
     def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0) -> Tensor:
         if torch.is_grad_enabled():

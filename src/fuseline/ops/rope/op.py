@@ -113,6 +113,11 @@ def decomposed(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
     return _rotated(q, cos, sin, interleaved), _rotated(k, cos, sin, interleaved)
 
 
+def _rotated_back(dq: Tensor, dk: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Pair:
+    """Return the gradients of q and k."""
+    return decomposed(dq, dk, cos, -sin, interleaved)
+
+
 def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
     class Rope(torch.autograd.Function):
         @staticmethod
@@ -133,7 +138,7 @@ def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.au
                 args = (*heads, cos, sin, ctx.interleaved)
                 return contract.differentiable_backward(decomposed, args, needs, dq, dk)
             if contract.wants_graph((dq, dk, cos, sin)):
-                grads = decomposed(dq, dk, cos, -sin, ctx.interleaved)
+                grads = _rotated_back(dq, dk, cos, sin, ctx.interleaved)
             else:
                 grads = bwd(dq, dk, cos, sin, ctx.interleaved)
             own = (grad if need else None for grad, need in zip(grads, needs[:2], strict=True))
@@ -177,6 +182,7 @@ CONTRACT = contract.Contract(
     fake=_fake,
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
+    gradient=contract.Gradient(("q", "k"), ("q", "k"), outputs=2, formula=_rotated_back),
     function=_function,
     vmap=_vmap,
 )
