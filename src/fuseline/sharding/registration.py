@@ -15,13 +15,8 @@ from fuseline.sharding.placements import choices
 
 
 @cache
-def register() -> None:
-    """Register how every operator runs on DTensors, once.
-
-    The first call of an operator with a DTensor does it. To be called before only where torch's
-    dispatcher meets a DTensor first, as of torch.ops.fuseline in inference mode. Imports
-    torch.distributed.tensor. Raises RuntimeError where this torch has no register_sharding.
-    """
+def register_all() -> None:
+    """Register every operator, as fuseline.sharding.register says, once."""
     try:
         from torch.distributed.tensor.experimental import register_sharding
     except ImportError as error:
