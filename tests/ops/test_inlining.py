@@ -203,6 +203,21 @@ def test_a_result_that_was_saved_and_is_needed_elsewhere_keeps_the_operator(says
     assert left == ["_rms_norm_fwd"]
 
 
+@pytest.mark.parametrize("z_loss", [0.0, 0.5])
+def test_a_formula_may_look_into_its_arguments(says: Any, z_loss: float) -> None:
+    says("cross_entropy", *BOTH)
+    target = torch.tensor([1, 0, 3])
+
+    def loss(x: Tensor, z: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return fuseline.cross_entropy(x[:, 0], target, w.abs(), z_loss=z_loss)
+
+    run, left = compiled(loss)
+    came, ours = (results(f, inputs(), True) for f in (run, loss))
+    assert left == []
+    for c, o in zip(came, ours, strict=True):
+        torch.testing.assert_close(c, o, rtol=2e-5, atol=2e-5)
+
+
 class Marks(CustomGraphPass):
     """A user's pass, which notes that it ran, and what of ours it saw."""
 

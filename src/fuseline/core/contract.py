@@ -52,8 +52,9 @@ class Contract:
                                                that of `gradient`, which else tells of calls whose
                                                gradients are all the backward's
     facts                                      what rules for "auto" may ask of a call
-    gradients                                  whose gradients the backward returns, in order, for
-                                               what puts the formula in its place; (): nothing may
+    gradients                                  of which arguments every call of the backward returns
+                                               the gradients, in order; (): those of `gradient`
+                                               where that makes the function, else nothing is known
     vmap                                       rule: (op) -> (info, in_dims, *args) -> (outs, dims)
 
     Without either the operator has no operators of the second and third line: its gradient is
@@ -81,6 +82,7 @@ class Contract:
     def __post_init__(self) -> None:
         if self.plan is not None and self.function is None:
             object.__setattr__(self, "function", saving.function(self.plan))
+            object.__setattr__(self, "gradients", self.plan.gradient.grads)
 
     @cached_property
     def plan(self) -> saving.Plan | None:

@@ -50,7 +50,6 @@ class Gated:
             decomposed=self.decomposed,
             gradient=contract.Gradient(("y",), ("a", "b")),
             vmap=operator.vmap_over_rows(self.validate),
-            gradients=("a", "b"),
         )
 
     def validate(self, a: Tensor, b: Tensor | None, *options: Any) -> None:

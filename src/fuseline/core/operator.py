@@ -175,7 +175,6 @@ def saving_output(
         decomposed=decomposed,
         gradient=contract.Gradient(("y",), ("x",), formula=gradient),
         vmap=vmap_over_rows(validate, along=True),
-        gradients=("x",),
         facts=facts_along(lambda x, dim: dim),
     )
 
@@ -257,7 +256,6 @@ class SavingInput:
             decomposed=self.decomposed,
             gradient=contract.Gradient(self._results, ("x",), outputs=len(self.outputs)),
             vmap=vmap_over_rows(self.validate, self.along),
-            gradients=("x",),
         )
 
     def validate_bwd(self, *args: Any) -> None:

@@ -118,7 +118,6 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     gradient=contract.Gradient(("y",), ("x", "bias")),
     vmap=_vmap,
-    gradients=("x", "bias"),
 )
 
 _triton = contract.triton_beside(__name__)

@@ -175,7 +175,6 @@ CONTRACT = contract.Contract(
     decomposed=decomposed,
     gradient=contract.Gradient(("y", "rstd"), ("x", "weight")),
     vmap=_vmap,
-    gradients=("x", "weight"),
     facts=operator.facts_along(lambda *args: -1),
 )
 
