@@ -135,6 +135,9 @@ _CHECK = (
     _case(9, 1027, "check", weighted=True, smoothing=0.2, z_loss=1e-2),
     _case(6, 320, "check", reduction="none", softcap=3.0, z_loss=1e-2),
     _case(8, 96, "check", reduction="sum", softcap=2.0, smoothing=0.1, weighted=True),
+    _case(70, 7, "check", reduction="none", weighted=True, smoothing=0.1, z_loss=1e-2),
+    _case(130, 8, "check", reduction="sum", softcap=2.0, ignored=True),
+    _case(201, 32, "check", weighted=True, smoothing=0.2, softcap=3.0, ignored=True),
     _case((2, 3, 2), 5000, "check"),
     _case(2, 40001, "check", reduction="none"),
 )
