@@ -33,7 +33,8 @@ class Parameter:
     def _of(argument: str) -> Parameter:
         kind, _, text = argument.rpartition(" ")
         name, _, default = text.partition("=")
-        return Parameter(name, kind.startswith("Tensor"), float(default) if default else None)
+        value = None if default in ("", "None") else float(default)
+        return Parameter(name, kind.startswith("Tensor"), value)
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ def function(plan: Plan) -> Maker:
     by_formula, beyond = plan.by_formula, plan.beyond
     keep, take = _picking(plan.kept), _picking(plan.taken)
     defaults = tuple(p.default for p in plan.args)
-    unlike = plan.places(plan.gradient.alike) if plan.gradient.alike else None
+    alike = plan.places(plan.gradient.alike or ())
 
     def of(fwd: Function, bwd: Function) -> type[torch.autograd.Function]:
         def forward(ctx: Any, *args: Any) -> Any:
@@ -179,8 +180,8 @@ def function(plan: Plan) -> Maker:
             saved, needs = ctx.saved_tensors, ctx.needs_input_grad
             values = (*dys, *saved, *ctx.rest)
             by_kernel = not any(needs[i] for i in beyond)
-            if by_kernel and unlike:
-                by_kernel = _alike(*(values[i] for i in unlike))
+            if by_kernel and alike:
+                by_kernel = _alike(*(values[i] for i in alike))
             if not by_kernel or wants_graph((*dys, *saved)):
                 return tuple(by_formula(needs, *values))
             return tuple(plan.placed(needs, bwd(*take((*values, *needs)))))
