@@ -31,10 +31,14 @@ struct Lines {
   const void* data() const { return tensor.const_data_ptr(); }
 };
 
-// `t` in the layout of `like`, which is of its shape.
+// Rows and lines of fewer elements are joined: a kernel's step over a row takes a vector or less.
+constexpr int64_t kFew = 16;
+
+// `t` in the layout of `like`, which is of its shape. Rows of few elements follow each other.
 inline Lines lines_of(const Tensor& t, const Tensor& like) {
   if (like.is_contiguous() || !is_dense(like)) {
-    const Rows rows = rows_of(t);
+    const bool few = t.sizes()[t.dim() - 1] < kFew;
+    const Rows rows = rows_of(few ? counted_contiguous(t) : t);
     return {rows.tensor, rows.rows, rows.n, rows.stride};
   }
   const Tensor dense = counted_as(t, like);

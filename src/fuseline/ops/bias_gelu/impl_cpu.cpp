@@ -16,9 +16,6 @@ int formula(const std::string& approximate) {
   return static_cast<int>(is_tanh(approximate) ? Formula::tanh : Formula::erf);
 }
 
-// Rows and lines of fewer elements are joined: a kernel's step over a row takes a vector or less.
-constexpr int64_t kFew = 16;
-
 // A view of `bias` in two dimensions, copied.
 Tensor repeated(const Tensor& bias, std::array<int64_t, 2> sizes, std::array<int64_t, 2> strides) {
   AtenTensorHandle view = nullptr;

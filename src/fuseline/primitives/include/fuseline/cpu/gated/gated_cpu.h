@@ -7,14 +7,23 @@
 
 namespace fuseline::gated {
 
+// Rows of fewer elements are copied where gaps are between: a kernel's step over a row takes a
+// vector or less.
+constexpr int64_t kFew = 16;
+
 // Calls the kernel on all of these tensors, which have elements: in the order in which the results
 // have them, as one row if all lie alike.
 template <size_t IN, size_t OUT>
-void run(Kernel kernel, const Tensor (&in)[IN], const Tensor (&out)[OUT]) {
+void run(Kernel kernel, const Tensor (&given)[IN], const Tensor (&out)[OUT]) {
   Rows rows{};
   const int64_t numel = out[0].numel();
   bool one = is_dense(out[0]);
-  for (const Tensor& t : in) one = one && lie_alike(t, out[0]);
+  const bool few = one && out[0].sizes()[out[0].dim() - 1] < kFew;
+  Tensor in[IN];
+  for (size_t k = 0; k < IN; ++k) {
+    in[k] = few ? counted_as(given[k], out[0]) : given[k];
+    one = one && lie_alike(in[k], out[0]);
+  }
   for (size_t k = 0; k < OUT; ++k) rows.out[k] = out[k].mutable_data_ptr();
   if (one) {
     for (size_t k = 0; k < IN; ++k) rows.in[k] = in[k].const_data_ptr();
