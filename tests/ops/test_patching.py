@@ -75,9 +75,12 @@ def test_families_forward_backward_generate(family: str, device: str) -> None:
     before, state = everything(), {n: t.clone() for n, t in net.state_dict().items()}
     report = fuseline.patch(net, impl_on(device))
     own, count = FAMILIES[family]
-    assert Counter(name for _, name in report.replaced) == {own: count}, str(report)
+    # GPT-2 has no gates, and transformers knows no loss of its class.
+    others = {} if family == "gpt2" else {own.replace("RMSNorm", "MLP"): 2, "ForCausalLMLoss": 1}
+    found = Counter(name for _, name in report.replaced)
+    assert found == {own: count} | others, str(report)
     assert not report.kept, str(report)
-    assert sum(isinstance(m, Patched) for m in net.modules()) == count
+    assert sum(isinstance(m, Patched) for m in net.modules()) == count + (2 if others else 0)
     after = everything()
     torch.testing.assert_close(after[0], before[0], rtol=1e-4, atol=1e-5)
     assert after[1].keys() == before[1].keys()
@@ -86,7 +89,7 @@ def test_families_forward_backward_generate(family: str, device: str) -> None:
     assert torch.equal(after[2], before[2])
     assert net.state_dict().keys() == state.keys()
     assert all(torch.equal(t, state[n]) for n, t in net.state_dict().items())
-    assert fuseline.unpatch(net) == count
+    assert fuseline.unpatch(net) == len(report.replaced)
     assert torch.equal(net(ids).logits, before[0])
 
 
@@ -109,7 +112,7 @@ def test_dtypes_of_a_whole_model(dtype: torch.dtype) -> None:
     for family in ("llama", "gemma"):
         net, ids = model(family, dtype=dtype), tokens("cpu")
         before = net(ids).logits
-        assert len(fuseline.patch(net).replaced) == 5
+        assert len(fuseline.patch(net).replaced) == 5 + 2 + 1  # norms, gates, the loss
         eps = torch.finfo(dtype if dtype != torch.float64 else torch.float32).eps
         torch.testing.assert_close(net(ids).logits, before, rtol=16 * eps, atol=16 * eps)
 

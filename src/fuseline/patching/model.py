@@ -13,6 +13,8 @@ from torch.nn import Module
 from fuseline import nn
 from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM
 from fuseline.patching import form as structure
+from fuseline.patching import loss as losses
+from fuseline.patching.gates import GatedLayer, Gates
 from fuseline.patching.pairs.find import ALREADY, Pairs
 from fuseline.patching.pairs.holder import Holder
 from fuseline.patching.proof import Proof, prove
@@ -43,6 +45,10 @@ def patch(model: Module, impl: str = "auto") -> Report:
            and GELU, that a module's forward of one argument calls one after another, as
            torchvision's ResNet, nn.Sequential and timm's Mlp do. The forward is compared with the
            calls that were found in it, bit by bit; each chain, running statistics too, with fp64.
+           Gated layers, by swiglu and geglu: down(act(gate(x)) * up(x)) of Linear layers, or one of
+           them for both, as in transformers' Llama, Gemma and Phi-3; proven as chains are.
+           Losses, by cross_entropy: the loss function of a transformers model, if it is that of the
+           next label each, as ForCausalLMLoss; loss and gradient are compared with fp64.
     impl   as in rms_norm and, where there is one of the name, in conv_bn and matmul_add_gelu; with
            "auto" calls that torch computes as fast (on a CPU: layer norms, conv_bn, GELU where a
            gradient is wanted), or may (conv_bn on a GPU, not measured), are left to it. The report
@@ -67,9 +73,9 @@ def patch(model: Module, impl: str = "auto") -> Report:
 
 
 def unpatch(model: Module) -> int:
-    """Give what `patch` replaced in `model` its own forward back; return the number of modules."""
+    """Give what `patch` replaced in `model` its own back; return how many modules and losses."""
     with _lock:
-        return sum([remove(module) for module in model.modules()])
+        return sum([remove(m) + losses.remove(m) for m in model.modules()])
 
 
 def patch_status(model: Module) -> PatchStatus:
@@ -85,7 +91,15 @@ def patch_status(model: Module) -> PatchStatus:
         elif serving is not None:
             kind = own_class(module).__name__
             found.append(Calls(name, kind, serving.served, dict(serving.own)))
+        loss = vars(module).get(losses.PLACE)
+        if isinstance(loss, losses.Loss):
+            place, kind = _place(name), loss.own_function.__name__
+            found.append(Calls(place, kind, loss.served, dict(loss.own)))
     return PatchStatus(tuple(found))
+
+
+def _place(name: str) -> str:
+    return f"{name}.loss_function".removeprefix(".")
 
 
 class _Patch:
@@ -97,7 +111,9 @@ class _Patch:
         self.proofs: dict[Any, Proof | str] = {}
 
     def report(self) -> Report:
-        replaced, kept, partly = [], [], []
+        replaced: list[Any] = []
+        kept: list[Any] = []
+        partly: list[Any] = []
         pairs = Pairs(self.impl, self.sharded)
         for name, module in list(self.model.named_modules()):
             holder = pairs.holder(name, module)
@@ -105,6 +121,8 @@ class _Patch:
                 install(module, holder)
                 replaced += [(site.name, site.kind) for site in holder.sites]
                 partly += holder.missing
+        if not self.sharded:
+            self._gates(replaced, kept, partly)
         for name, module in list(self.model.named_modules()):
             if id(module) in pairs.known or not structure.looks_like_a_norm(module):
                 continue
@@ -116,7 +134,40 @@ class _Patch:
             install(module, found)
             replaced.append((name, kind))
             partly += [(name, kind, why) for why in found.missing]
+        for name, module in list(self.model.named_modules()):
+            self._loss(name, module, replaced, kept)
         return Report(tuple(replaced), (*kept, *pairs.kept), tuple(partly))
+
+    def _gates(self, replaced: list[Any], kept: list[Any], partly: list[Any]) -> None:
+        """Have gated layers served, or note why not."""
+        gates = Gates(self.impl)
+        for name, module in list(self.model.named_modules()):
+            found, kind = gates.serving(module), own_class(module).__name__
+            before = vars(module).get("_fuseline")
+            if isinstance(found, GatedLayer) and before is not None and found.is_as(before):
+                kept.append((name, kind, ALREADY))
+            elif isinstance(found, GatedLayer):
+                install(module, found)
+                replaced.append((name, kind))
+                partly += [(name, kind, why) for why in found.missing]
+            elif found is not None:
+                kept.append((name, kind, found))
+
+    def _loss(self, name: str, module: Any, replaced: list[Any], kept: list[Any]) -> None:
+        """Have a model's loss served, or note why not."""
+        own, before = losses.own_loss(module), vars(module).get(losses.PLACE)
+        if own is None:
+            return
+        place, kind = _place(name), getattr(own, "__name__", type(own).__name__)
+        where = [p.device for p in module.parameters() if p.device.type != "meta"]
+        found = losses.serve(own, self.impl, where[0]) if where else "its weights are on meta"
+        if isinstance(found, str):
+            kept.append((place, kind, found))
+        elif isinstance(before, losses.Loss) and before.still(found):
+            kept.append((place, kind, ALREADY))
+        else:
+            losses.install(module, found)
+            replaced.append((place, kind))
 
     def _serving(self, module: Module) -> Serving | str:
         """Return what would serve a module, or why it is left alone."""

@@ -247,13 +247,19 @@ def _is_made(kind: type[Module]) -> bool:
     return Patched in kind.__bases__
 
 
-def fixed_attributes(module: Module) -> tuple[tuple[str, Any], ...] | str:
-    """Return the attributes that a forward may read, or why they cannot be watched."""
+def fixed_attributes(
+    module: Module, unread: frozenset[str] = frozenset()
+) -> tuple[tuple[str, Any], ...] | str:
+    """Return the attributes that a forward may read, or why they cannot be watched.
+
+    unread  names of those that it was shown not to read
+    """
     fixed = []
     kinds = [kind for kind in own_class(module).__mro__ if kind not in Module.__mro__]
     of_class = {n: v for kind in reversed(kinds) for n, v in vars(kind).items() if is_plain(v)}
     for name, value in {**of_class, **vars(module)}.items():
-        if name in INTERNALS or name in BOOKKEEPING or name.startswith("__"):  # FSDP's
+        known = name in INTERNALS or name in BOOKKEEPING or name in unread
+        if known or name.startswith("__"):  # FSDP's
             continue
         if not (is_plain(value) or isinstance(value, WITHOUT_STATE)):
             return f"its {name} is a {type(value).__name__}, on which its results may depend"

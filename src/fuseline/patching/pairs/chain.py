@@ -319,13 +319,13 @@ def is_gelu(module: Module) -> bool:
         return True
     parts = (*module.children(), *module.parameters(), *module.buffers())
     values = (v for name, v in vars(module).items() if name not in _INTERNALS)
-    return "gelu" in type(module).__name__.lower() and not parts and all(map(_is_fixed, values))
+    return "gelu" in type(module).__name__.lower() and not parts and all(map(is_fixed, values))
 
 
-def _is_fixed(value: Any) -> bool:
+def is_fixed(value: Any) -> bool:
     """Whether a value says what it does by being the same."""
     if isinstance(value, partial):
-        return _is_fixed(value.func) and is_plain((value.args, value.keywords))
+        return is_fixed(value.func) and is_plain((value.args, value.keywords))
     return is_plain(value) or isinstance(value, (FunctionType, BuiltinFunctionType))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -108,6 +108,20 @@ class Plan:
         """Return how often a value is read."""
         read = [i for step in self.steps for i in _refs((step.args, step.kwargs))]
         return [*read, *_refs(self.result)].count(index)
+
+
+def renumbered(steps: tuple[Step, ...], result: Any, removed: int) -> Plan:
+    """Return the plan of steps whose values are numbered as if `removed` were still one of them."""
+    to = [Ref(index - (index > removed)) for index in range(len(steps) + 2)]
+    moved = [replace(s, args=_value(s.args, to), kwargs=_value(s.kwargs, to)) for s in steps]
+    result = _value(result, to)
+    last: dict[int, int] = {}
+    for i, step in enumerate(moved):
+        last |= dict.fromkeys((*_refs((step.args, step.kwargs)), i + 1), i)
+    last |= dict.fromkeys(_refs(result), len(moved))
+    freeing = (tuple(index for index, at in last.items() if at == i) for i in range(len(moved)))
+    freed = (replace(s, frees=frees) for s, frees in zip(moved, freeing, strict=True))
+    return Plan(tuple(freed), result)
 
 
 def sequential(kind: type[Module]) -> bool:

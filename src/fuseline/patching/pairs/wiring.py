@@ -14,7 +14,8 @@ from torch.nn import Module, Parameter
 from torch.nn.modules import module as torchs
 
 from fuseline.patching.pairs.plan import Plan, of_sequential, sequential, trace
-from fuseline.patching.probe import Unlike, autocast, is_plain
+from fuseline.patching.probe import INTERNALS, Unlike, autocast, is_plain
+from fuseline.patching.serving import BOOKKEEPING, WITHOUT_STATE
 
 # Rows of a batch and sizes of an image, or leading dimensions of rows, that are tried.
 IMAGES = ((2, 32, 32), (3, 48, 40))
@@ -90,6 +91,26 @@ class Run:
         return torch.randn(shape, generator=self.generator, dtype=self.dtype, device=self.device)
 
 
+class _Unread:
+    """An attribute that no forward may read, as nothing can watch it."""
+
+    def __init__(self, name: str) -> None:
+        vars(self)["_name"] = name
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unlike(f"its forward reads its {vars(self)['_name']}, on which results may depend")
+
+
+def unread(module: Any) -> frozenset[str]:
+    """Return the names of attributes that are neither plain values nor parts nor functions."""
+    known = INTERNALS | BOOKKEEPING
+    return frozenset(
+        name
+        for name, value in vars(module).items()
+        if name not in known and not (is_plain(value) or isinstance(value, WITHOUT_STATE))
+    )
+
+
 def plan_of(module: Any, own: type[Module], training: bool) -> Plan:
     """Return the steps of a module's forward in one mode; raise Unlike if they are not known."""
     if torchs._has_any_global_hook():
@@ -104,6 +125,7 @@ def twin(module: Any, own: type[Module], training: bool) -> Any:
     made: Any = object.__new__(own)
     state = {n: copy.deepcopy(v) if is_plain(v) else v for n, v in vars(module).items()}
     state.pop("_fuseline", None)
+    state |= {name: _Unread(name) for name in unread(module)}
     for kind in ("_parameters", "_buffers"):
         tensors = vars(module)[kind].items()
         state[kind] = {n: None if t is None else _clone(t) for n, t in tensors}

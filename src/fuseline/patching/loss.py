@@ -1,0 +1,248 @@
+"""The loss function of a causal language model: a proof that it is cross_entropy, and its calls."""
+
+from __future__ import annotations
+
+import inspect
+from itertools import product
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from fuseline.core.operator import PLAIN
+from fuseline.ops import cross_entropy
+from fuseline.ops.cross_entropy.op import SELECTOR
+from fuseline.patching.probe import Differs, Unlike, autocast, neutral
+from fuseline.patching.serving import Watched
+
+# What transformers' losses take, in this order, and where a model keeps one that was set.
+NAMES = ("logits", "labels", "vocab_size", "num_items_in_batch", "ignore_index", "shift_labels")
+PLACE = "_loss_function"
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+SHAPES = (((2, 7, 33), (1, 65, 130)), ((9, 40),))
+# Most that a result is off: in eps of its dtype, of the value and of the largest gradient.
+LOSS_EPS, GRADIENT_EPS = 16, 8
+
+Cell = tuple[torch.dtype, int]
+_NUMBERS = (type(None), int, Tensor)
+_tracing = torch._C._get_tracing_state
+
+
+class Loss(Watched):
+    """What a model calls in the place of its loss function.
+
+    own     that function, which serves what was not proven
+    device  the kind that the proof was made on
+    cells   dtypes of logits and numbers of their dimensions in which it is cross_entropy
+    """
+
+    def __init__(self, impl: str, own: FunctionType, device: str, cells: frozenset[Cell]) -> None:
+        super().__init__(impl, ())
+        self.own_function, self.device, self.cells = own, device, cells
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return self.own_function(*args, **kwargs)
+        given = dict(zip(NAMES, args, strict=False))
+        why = _unknown(args, given, kwargs) or self._refusal(**given, **kwargs)
+        self.count(why)
+        if why is not None:
+            return self.own_function(*args, **kwargs)
+        given |= kwargs
+        del given["vocab_size"]
+        return compute(self.impl, **given)
+
+    def still(self, other: Loss) -> bool:
+        """Whether another one serves the same."""
+        names = ("impl", "own_function", "device", "cells")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def _refusal(
+        self,
+        logits: Any,
+        labels: Any,
+        vocab_size: Any,
+        num_items_in_batch: Any = None,
+        ignore_index: Any = -100,
+        shift_labels: Any = None,
+    ) -> str | None:
+        """Return why a call is left to the model's own function, or None."""
+        target = labels if shift_labels is None else shift_labels
+        for name, t in (("logits", logits), ("labels", target)):
+            if type(t) not in PLAIN or t.is_nested:
+                return f"{name} is a {type(t).__name__}"
+        if logits.device.type != self.device:
+            return f"logits is on {logits.device.type}, proven on {self.device}: patch again"
+        if (logits.dtype, logits.dim()) not in self.cells:
+            return f"not proven: logits of {logits.dim()} dimensions, {logits.dtype}"
+        if target.dtype != torch.int64 or target.shape != logits.shape[:-1]:
+            return f"labels is {target.dtype} of shape {tuple(target.shape)}"
+        if logits.shape[-1] != vocab_size or not logits.is_contiguous():
+            return "logits has not vocab_size columns, or is not contiguous"
+        if type(ignore_index) is not int or type(num_items_in_batch) not in _NUMBERS:
+            return "ignore_index or num_items_in_batch is no number"
+        return "torch.jit traces" if _tracing() is not None else None
+
+
+def _unknown(args: Any, given: Any, kwargs: Any) -> str | None:
+    """Return what about the names of a call's arguments is not as was proven, or None."""
+    names = set(given) | set(kwargs)
+    if len(args) > len(NAMES) or set(given) & set(kwargs):
+        return "called with more arguments than it has"
+    if more := sorted(names - set(NAMES)):
+        return f"called with {', '.join(more)}"
+    return None if names.issuperset(NAMES[:3]) else "called with fewer arguments than it needs"
+
+
+def compute(
+    impl: str,
+    logits: Tensor,
+    labels: Any,
+    num_items_in_batch: Any = None,
+    ignore_index: int = -100,
+    shift_labels: Tensor | None = None,
+) -> Tensor:
+    """Return the loss of the next label each, by our operator."""
+    if shift_labels is None:
+        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    target = shift_labels.to(logits.device)
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss: Tensor = cross_entropy(logits, target, None, ignore_index, reduction, impl=impl)
+    if num_items_in_batch is None:
+        return loss
+    items: Any = num_items_in_batch
+    shared: Tensor = loss / (items.to(loss.device) if isinstance(items, Tensor) else items)
+    return shared
+
+
+def own_loss(module: Any) -> Any:
+    """Return the loss function of a model that has one, as transformers' have; None of others."""
+    kept = vars(module).get(PLACE)
+    if isinstance(kept, Loss):
+        return kept.own_function
+    prop = getattr(type(module), "loss_function", None)
+    if not isinstance(prop, property) or prop.fset is None:
+        return None
+    # Of a model without a loss of its own transformers warns and gives a default.
+    return None if kept is None and vars(module).get("loss_type") is None else module.loss_function
+
+
+def serve(own: Any, impl: str, device: torch.device) -> Loss | str:
+    """Return what would serve a model's loss, or why it is left alone."""
+    if type(own) is not FunctionType or own.__closure__:
+        return f"its loss function is a {type(own).__name__}, on whose state results may depend"
+    if impl != "auto" and impl not in SELECTOR.names:
+        return f"cross_entropy has no implementation {impl!r}"
+    if impl == "auto":
+        impls = [n for n in SELECTOR.names[:-1] if SELECTOR.unavailable(n, device.type) is None]
+        why = None if impls else f"none of its kernels runs on {device.type}"
+    else:
+        why = SELECTOR.unavailable(impl, device.type)
+    if why is not None:
+        return f"cross_entropy: {why}"
+    try:
+        cells = prove(own, impl, device)
+    except Unlike as error:
+        return str(error)
+    return Loss(impl, own, device.type, frozenset(cells))
+
+
+def install(module: Any, loss: Loss) -> None:
+    """Have a model call what serves its loss."""
+    module.loss_function = loss
+
+
+def remove(module: Any) -> bool:
+    """Give a model its loss function back; return whether ours was there."""
+    found = vars(module).get(PLACE)
+    if not isinstance(found, Loss):
+        return False
+    del vars(module)[PLACE]
+    if module.loss_function is not found.own_function:  # it had been set before
+        module.loss_function = found.own_function
+    return True
+
+
+def prove(own: Any, impl: str, device: torch.device) -> list[Cell]:
+    """Return the cells in which a function gives what cross_entropy gives.
+
+    Raises Unlike where it is another function of fp32 logits.
+    """
+    parameters = inspect.signature(own).parameters.values()
+    kinds = [p.kind for p in parameters]
+    if tuple(p.name for p in parameters)[: len(NAMES)] != NAMES or any(
+        kind is not inspect.Parameter.VAR_KEYWORD for kind in kinds[len(NAMES) :]
+    ):
+        raise Unlike(f"its parameters are {', '.join(p.name for p in parameters)}")
+    found, errors = [], []
+    with neutral(device):
+        for dtype, shapes in product(DTYPES, SHAPES):
+            try:
+                for shape in shapes:
+                    _compare(own, impl, shape, dtype, device)
+                found.append((dtype, len(shapes[0])))
+            except Differs:
+                raise
+            except Unlike as error:
+                errors.append(error)
+    if not found:
+        raise errors[0]
+    return found
+
+
+def _compare(
+    own: Any, impl: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> None:
+    generator = torch.Generator()
+    generator.seed()
+    *lead, classes = shape
+    labels = torch.randint(classes, lead, generator=generator)
+    labels = labels.masked_fill(torch.rand(lead, generator=generator) < 0.3, -100).to(device)
+    items = torch.tensor(11, device=device)
+    changes: tuple[dict[str, Any], ...] = (
+        {},
+        {"num_items_in_batch": items},
+        {"labels": labels.masked_fill(labels == -100, 3), "ignore_index": 3},
+        {"shift_labels": labels.flip(0)},
+        {"labels": torch.full_like(labels, -100)},
+    )
+    for change, to in product(changes, (None, torch.bfloat16)):
+        x = 4 * torch.randn(shape, generator=generator)
+        with autocast(device, to):
+            _check(own, impl, x.to(device, dtype), {"labels": labels, **change})
+
+
+def _check(own: Any, impl: str, x: Tensor, given: dict[str, Any]) -> None:
+    """Raise Unlike where a function, or we, give another loss or gradient than fp64 does."""
+    dloss = torch.tensor(3.0, device=x.device)
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    with torch.enable_grad():
+        try:
+            theirs = own(logits=inputs[0], vocab_size=x.shape[-1], **given)
+            wanted = torch.autograd.grad(theirs, inputs[0], dloss)[0]
+        except Exception as error:  # whatever it does
+            line = (str(error).strip().splitlines() or [""])[0]
+            raise Unlike(f"it raises {type(error).__name__} on a probe: {line}") from error
+        ours = compute(impl, inputs[1], **given)
+        found = torch.autograd.grad(ours, inputs[1], dloss)[0]
+        exact = x.double().requires_grad_()
+        value = compute("eager", exact, **given)
+        gradient = torch.autograd.grad(value, exact, dloss.double())[0]
+    if (ours.dtype, ours.shape, found.dtype) != (theirs.dtype, theirs.shape, wanted.dtype):
+        raise Unlike(f"its loss is {theirs.dtype} of shape {tuple(theirs.shape)}")
+    gaps = [_gap(t, value, LOSS_EPS) for t in (ours, theirs)]
+    gaps += [_gap(t, gradient, GRADIENT_EPS) for t in (found, wanted)]
+    if max(gaps) > 1:
+        raise Differs(max(gaps))
+
+
+def _gap(t: Tensor, exact: Tensor, most: float) -> float:
+    """Return the largest error over what rounding explains."""
+    with torch.no_grad():
+        info, size = torch.finfo(t.dtype), float(exact.nan_to_num().abs().max())
+        off = (t.double() - exact).abs() / (most * info.eps * (size + info.smallest_normal))
+        off = off.masked_fill(t.isnan() & exact.isnan(), 0.0)
+        return float(off.nan_to_num(float("inf")).max())
