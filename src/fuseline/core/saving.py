@@ -46,7 +46,8 @@ class Gradient:
     outputs  how many results are outputs
     formula  (what the backward takes, without `need_...`) -> its results, in differentiable torch
              operations; None: `decomposed` of all arguments is differentiated
-    alike    two arguments whose dtypes must be the same for the backward; else the formula serves
+    alike    two arguments of which the backward gives gradients of the first's dtype, so that it is
+             given the first in the dtype that holds both
 
     The backward takes gradients of outputs, arguments of the forward and its results, each by its
     name, and `need_d<argument>`, whether that gradient is wanted.
@@ -179,12 +180,10 @@ def function(plan: Plan) -> Maker:
         def backward(ctx: Any, *dys: Any) -> Any:
             saved, needs = ctx.saved_tensors, ctx.needs_input_grad
             values = (*dys, *saved, *ctx.rest)
-            by_kernel = not any(needs[i] for i in beyond)
-            if by_kernel and alike:
-                by_kernel = _alike(*(values[i] for i in alike))
-            if not by_kernel or wants_graph((*dys, *saved)):
+            if any(needs[i] for i in beyond) or wants_graph((*dys, *saved)):
                 return tuple(by_formula(needs, *values))
-            return tuple(plan.placed(needs, bwd(*take((*values, *needs)))))
+            given = (*_widened(values, *alike), *needs) if alike else (*values, *needs)
+            return tuple(plan.placed(needs, bwd(*take(given))))
 
         members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
         return type(plan.name, (torch.autograd.Function,), members)
@@ -199,5 +198,10 @@ def _picking(places: tuple[int, ...]) -> Callable[[tuple[Any, ...]], tuple[Any, 
     return lambda values: tuple(values[i] for i in places)
 
 
-def _alike(a: Tensor | None, b: Tensor | None) -> bool:
-    return a is None or b is None or a.dtype == b.dtype
+def _widened(values: tuple[Any, ...], first: int, second: int) -> tuple[Any, ...]:
+    """Return the values with the first of two tensors in the dtype that holds both."""
+    a, b = values[first], values[second]
+    if a is None or b is None or a.dtype == b.dtype:
+        return values
+    wide = a.to(torch.promote_types(a.dtype, b.dtype))
+    return (*values[:first], wide, *values[first + 1 :])
