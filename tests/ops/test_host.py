@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import subprocess
 import sys
 import sysconfig
 import weakref
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from threading import Thread
@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.autograd.forward_ad as fwd_ad
+from ops.forks import in_a_fork
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -29,16 +30,17 @@ from fuseline.core.select import asked
 from fuseline.testing.trial import floating
 
 SPECS = table.load()
+FRESH = str(secrets.randbits(32))
 built = pytest.mark.skipif(isinstance(host.module(), str), reason=str(host.module()))
 
 
-def _call(name: str, public: Callable[..., Any], **inputs: Any) -> tuple[Any, tuple[Any, ...]]:
+def eager_call(name: str, **inputs: Any) -> tuple[Any, tuple[Any, ...]]:
     """Return what eager code calls on a CPU, and the arguments that it gets there."""
-    told = asked(public, **inputs)
+    told = asked(_public(name), **inputs)
     return told.selector.calls["cpu", "cpu"], told.call
 
 
-def _drawn(name: str, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+def drawn(name: str, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     spec, cpu = SPECS[name], torch.device("cpu")
     case = next(c for c in spec.cases if "check" in c.suites)
     return dict(spec.inputs(case, dtype, cpu, torch.Generator().manual_seed(7)))
@@ -54,7 +56,7 @@ def _served() -> list[str]:
     found = []
     for name, spec in SPECS.items():
         if any(i.name == "cpu" for i in spec.implementations):
-            call, _ = _call(name, _public(name), **_drawn(name))
+            call, _ = eager_call(name, **drawn(name))
             found += [name] * hasattr(call, "python")
     return found
 
@@ -104,8 +106,8 @@ def _results(call: Any, args: tuple[Any, ...], wanted: tuple[bool, ...]) -> list
 def test_outputs_and_gradients_are_those_of_python(name: str, dtype: torch.dtype) -> None:
     if dtype not in SPECS[name].dtypes:
         pytest.skip("not one of its dtypes")
-    inputs = _drawn(name, dtype)
-    call, args = _call(name, _public(name), **inputs)
+    inputs = drawn(name, dtype)
+    call, args = eager_call(name, **inputs)
     tensors = sum(isinstance(a, Tensor) and a.is_floating_point() for a in args)
     forward_only = not SPECS[name].differentiable
     for wanted in product((False, True), repeat=tensors):
@@ -130,7 +132,7 @@ def _first(made: Any) -> Tensor:
 @built
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_made_in_cpp_and_can_be_differentiated(name: str) -> None:
-    inputs = _drawn(name, torch.float64)
+    inputs = drawn(name, torch.float64)
     own = tuple(n for n in SPECS[name].differentiable if n != "mask")
     for n in own:
         inputs[n] = None if inputs[n] is None else inputs[n].clone().requires_grad_()
@@ -261,7 +263,7 @@ def test_an_output_without_a_gradient_counts_as_zero() -> None:
 
 @built
 def test_errors_are_those_of_python() -> None:
-    call, _ = _call("rms_norm", fuseline.rms_norm, x=_x(), weight=None)
+    call, _ = eager_call("rms_norm", x=_x(), weight=None)
     for args in ((_x(), _x(7), 1e-6), (_x(), None), (_x(), None, "no"), (_x().int(), None, 1e-6)):
         with pytest.raises(Exception) as mine:
             call(*args)
@@ -282,6 +284,12 @@ def test_an_error_of_the_formula_keeps_its_type(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.Tensor, "sum", refuse)
     with pytest.raises(LookupError, match="no such formula"):
         torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)
+
+
+@built
+@pytest.mark.parametrize("seed", ["11", FRESH], ids=["fixed", "fresh"])
+def test_hostile_arguments_get_the_answers_of_python(seed: str) -> None:
+    in_a_fork({}, "ops.hostile_host", "check", seed, "1500")
 
 
 @built
@@ -338,4 +346,4 @@ def test_an_environment_variable_keeps_the_module_out() -> None:
 
 
 def test_floating_inputs_are_what_gradients_are_of() -> None:
-    assert all(set(SPECS[n].differentiable) <= set(floating(_drawn(n))) for n in SERVED)
+    assert all(set(SPECS[n].differentiable) <= set(floating(drawn(n))) for n in SERVED)
