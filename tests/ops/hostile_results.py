@@ -182,6 +182,7 @@ def _off_formula(
     inputs = {
         a.name: CASTS.get(str(a.type), lambda v: v)(v)
         for a, v in zip(op._schema.arguments, args, strict=False)
+        if not a.name.startswith("need_")  # of gradients, which are results of some forwards
     }
     if (own := inputs.pop("seed_tensor", None)) is not None:
         inputs["seed"] = int(own)

@@ -3,6 +3,7 @@ class, few digits to lose."""
 
 from __future__ import annotations
 
+import math
 from itertools import product
 from typing import Any
 
@@ -272,3 +273,14 @@ def test_each_instruction_set_keeps_the_budget(isa: str) -> None:
     code += "    t.test_is_torchs_with_the_classes_last(dtype, 'mean', 'cpu')\n"
     code += "    t.test_ignored_rows_are_zero_whatever_their_logits(dtype, 'cpu')\n"
     for_instruction_set(isa, code)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("classes", [7, 130])
+def test_a_softcap_below_all_numbers_is_not_none(classes: int, dtype: torch.dtype) -> None:
+    logits = torch.randn(5, classes, dtype=dtype, requires_grad=True)
+    logits.data[0, 0] = 0
+    loss = fuseline.cross_entropy(logits, torch.arange(5), reduction="none", softcap=1e-320)
+    torch.testing.assert_close(loss, torch.full_like(loss, math.log(classes)))
+    (grad,) = torch.autograd.grad(loss.sum(), logits)
+    assert grad.isfinite().all()

@@ -2,7 +2,9 @@
 // public), and what its loss is made of.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 
 #include "fuseline/core/cpp/norm_args.h"
@@ -35,6 +37,12 @@ struct Options {
                     ", expected a finite number >= 0");
     STD_TORCH_CHECK(!cap || (0 < softcap && std::isfinite(softcap)), kArgs.op, ": softcap is ",
                     softcap, ", expected a finite number > 0, or None");
+  }
+
+  // At least the smallest normal number of the type that is computed in, where less would be none.
+  template <class S>
+  double softcap_in() const {
+    return softcap > 0 ? std::max<double>(softcap, std::numeric_limits<S>::min()) : 0;
   }
 };
 

@@ -68,7 +68,8 @@ Problem problem_of(const Rows& logits, const Tensor& target, const std::optional
   p.ignore_index = options.ignore_index;
   p.smoothing = options.smoothing;
   p.z_loss = options.z_loss;
-  p.softcap = options.softcap;
+  const bool wide = logits.tensor.scalar_type() == ScalarType::Double;
+  p.softcap = wide ? options.softcap_in<double>() : options.softcap_in<float>();
   p.weights = total[1];
   return p;
 }

@@ -18,13 +18,13 @@ const S* data_of(const std::optional<Tensor>& t) {
 template <typename S>
 Problem<S> problem_of(const Tensor& target, const std::optional<Tensor>& weight,
                       const Tensor& stats, const Options& o) {
-  const double inverse = o.softcap > 0 ? 1 / o.softcap : 0;
+  const double softcap = o.softcap_in<S>(), inverse = softcap > 0 ? 1 / softcap : 0;
   return {static_cast<const int64_t*>(target.const_data_ptr()),
           data_of<S>(weight),
           o.ignore_index,
           static_cast<S>(o.smoothing),
           static_cast<S>(o.z_loss),
-          static_cast<S>(o.softcap),
+          static_cast<S>(softcap),
           static_cast<S>(inverse),
           data_of<S>(stats)};
 }

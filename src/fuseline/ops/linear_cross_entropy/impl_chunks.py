@@ -26,6 +26,21 @@ def unavailable(device_type: str) -> str | None:
     return native.why_no_kernel("fuseline::cross_entropy", device_type)
 
 
+def _require_classes(target: Tensor, classes: int, ignore_index: int) -> None:
+    """Refuse a target that is no class, where that is known at once: cross_entropy knows a chunk's
+    rows alone.
+    """
+    if not target.is_cpu:
+        return
+    wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise RuntimeError(
+            f"linear_cross_entropy: target has {int(target[row])} in row {row}, "
+            f"expected 0 to {classes - 1} or ignore_index, {ignore_index}"
+        )
+
+
 def forward(
     hidden: Tensor,
     weight: Tensor,
@@ -40,6 +55,7 @@ def forward(
     """
     *how, need_dhidden, need_dweight, need_dbias = options
     rows, classes = flat(hidden), target.reshape(-1)
+    _require_classes(classes, weight.shape[0], ignore_index)
     apart = reduction == "none"
     needs = (need_dhidden, need_dweight, need_dbias)
     sums = _Gradients(rows, weight, bias, (False,) * 3 if apart else needs)
@@ -100,6 +116,7 @@ def backward(
             _scaled(dbias, of_all, hidden.dtype),
         )
     rows, classes, dlosses = flat(hidden), target.reshape(-1), dloss.reshape(-1)
+    _require_classes(classes, weight.shape[0], ignore_index)
     found = _Gradients(rows, weight, bias, needs)
     for part, z in _logits(rows, weight, bias):
         saved = (classes[part], None, stats.view(-1, 2)[part], total)
