@@ -87,7 +87,7 @@ def test_a_warm_cache_does_not_keep_what_rules_said_before(child: Any) -> None:
     assert child("softmax")[2] == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long  # the rules' tables, above, are read and hashed by the same code
 def test_a_warm_cache_does_not_keep_what_tables_of_formulas_said_before(child: Any) -> None:
     names, *_ = child("double_softmax")
     assert any("double_softmax" in name for name in names)
