@@ -5,6 +5,7 @@ from fuseline.core.explain import explain_choice
 from fuseline.inlining import compile_options
 from fuseline.ops import (
     add_rms_norm,
+    add_rms_norm_fp8_dynamic,
     attention,
     attention_varlen,
     bias_dropout_add,
@@ -19,6 +20,8 @@ from fuseline.ops import (
     horizontal_reduction_pointwise,
     horizontal_reduction_reduction,
     layer_norm,
+    layer_norm_fp8,
+    layer_norm_fp8_dynamic,
     linear_cross_entropy,
     log_softmax,
     masked_softmax,
@@ -33,6 +36,7 @@ from fuseline.ops import (
     pointwise_chain,
     rms_norm,
     rms_norm_fp8,
+    rms_norm_fp8_dynamic,
     rope,
     softmax,
     softmax_backward,
@@ -45,6 +49,7 @@ sdpa.register()
 __version__ = "0.1.0"
 __all__ = [
     "add_rms_norm",
+    "add_rms_norm_fp8_dynamic",
     "attention",
     "attention_varlen",
     "bias_dropout_add",
@@ -64,6 +69,8 @@ __all__ = [
     "horizontal_reduction_pointwise",
     "horizontal_reduction_reduction",
     "layer_norm",
+    "layer_norm_fp8",
+    "layer_norm_fp8_dynamic",
     "linear_cross_entropy",
     "log_softmax",
     "masked_softmax",
@@ -81,6 +88,7 @@ __all__ = [
     "pointwise_chain",
     "rms_norm",
     "rms_norm_fp8",
+    "rms_norm_fp8_dynamic",
     "rope",
     "sharding",
     "softmax",

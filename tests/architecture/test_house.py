@@ -29,6 +29,7 @@ FOLDERS = {
     ".": set(),
     "cpu/vectors": set(),
     "cpu": {".", "cpu/vectors"},
+    "cpu/fp8": {".", "cpu"},
     "cpu/gated": {".", "cpu"},
     "cuda": set(),
     "cuda/rows": {"cuda"},

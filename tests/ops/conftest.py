@@ -30,7 +30,14 @@ def _halves(v):
 def _fma(x, y, z):
     """x * y + z of numpy arrays, rounded once where the product and z cancel."""
     if x.dtype != np.float64:
-        return (x.astype(np.float64) * y + z).astype(x.dtype)
+        product = x.astype(np.float64) * y
+        total = product + z
+        moved = total - product
+        lost = (product - (total - moved)) + (z - moved)
+        # Of the two neighbours the odd one is no tie where the exact sum is none.
+        beside = np.nextafter(total, np.copysign(np.inf, lost))
+        even = (total.view(np.int64) & 1 == 0) & (lost != 0) & np.isfinite(lost)
+        return np.where(even, beside, total).astype(x.dtype)
     (a, b), (c, d), product = _halves(x), _halves(y), x * y
     lost = b * d - (((product - a * c) - b * c) - a * d)
     total = product + z

@@ -127,10 +127,13 @@ def wrong(
         if _leaves_no_digits(trial, direction, eps, power):
             continue
         judge = Judge(spec, inputs, direction, home.dys, trial.eager, budget)
-        mine, here = judge.errors(trial.call(inputs, direction, home.dys))
+        results = trial.call(inputs, direction, home.dys)
+        mine, here = judge.errors(results)
         assert here is not None
         for name, figures in mine.items():
-            dtype = trial.dtype if name not in inputs else inputs[name].dtype
+            result = results.get(name)
+            floats = result is not None and result.is_floating_point()
+            dtype = result.dtype if floats else trial.dtype
             eager = _yardstick(dtype, direction, here.get(name), home.eager.get(name))
             reason = judge.reason(name, dtype, figures, eager)
             # Of terms that are subnormal as many roundings say nothing.

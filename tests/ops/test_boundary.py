@@ -31,6 +31,10 @@ ops = {
     "_rms_norm_fwd": [(x, x[0], 1e-6)], "add_rms_norm": [(x, x, x[0], 1e-6)],
     "_add_rms_norm_fwd": [(x, x, x[0], 1e-6)],
     "_rms_norm_bwd": [(x, x, x[0], stats, True, True)], "rms_norm_fp8": [(x, x[0], s, 1e-6)],
+    "rms_norm_fp8_dynamic": [(x, x[0], 1e-6, None, None)],
+    "_add_rms_norm_fp8_dynamic": [(x, x, x[0], 1e-6, 16, None)],
+    "_layer_norm_fp8": [(x, x[0], x[0], s, 1e-6)],
+    "_layer_norm_fp8_dynamic__triton": [(x, x[0], x[0], 1e-6, None, None)],
     "_layer_norm": [(x, x[0], x[0], 1e-6)], "_layer_norm__triton": [(x, x[0], x[0], 1e-6)],
     "_bias_dropout_add": [(x, x[0], x, 0.5, True, 7)],
     "_bias_gelu_bwd": [(x, x, x[0], "tanh", True, True)],
@@ -199,6 +203,7 @@ def test_the_public_functions_name_a_nested_tensor() -> None:
         lambda t: fuseline.add_rms_norm(t, t),
         lambda t: fuseline.bias_gelu(t, torch.randn(8)),
         lambda t: fuseline.rms_norm_fp8(t, None, torch.ones(1)),
+        fuseline.layer_norm_fp8_dynamic,
         lambda t: fuseline.bias_dropout_add(t, torch.randn(8), t, 0.5, True),
     ):
         with pytest.raises(TypeError, match=r"x has layout nested, expected torch\.strided"):

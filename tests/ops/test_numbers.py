@@ -19,6 +19,8 @@ CALLS: dict[str, tuple[str, Call]] = {
     "layer_norm": ("eps", lambda x, v: fuseline.layer_norm(x, eps=v)),
     "add_rms_norm": ("eps", lambda x, v: fuseline.add_rms_norm(x, x, eps=v)[0]),
     "rms_norm_fp8": ("eps", lambda x, v: fuseline.rms_norm_fp8(x, None, x.new_ones(()), v).float()),
+    "rms_norm_fp8_dynamic": ("eps", lambda x, v: fuseline.rms_norm_fp8_dynamic(x, eps=v)[1]),
+    "scale_ub": ("scale_ub", lambda x, v: fuseline.rms_norm_fp8_dynamic(x, scale_ub=v)[1]),
     "module": ("eps", lambda x, v: fuseline.nn.RMSNorm(x.shape[-1], eps=v)(x)),
     "offset": ("weight_offset", lambda x, v: fuseline.rms_norm(x, x[0], weight_offset=v)),
     "masked_softmax": ("scale", lambda x, v: fuseline.masked_softmax(x, scale=v)),

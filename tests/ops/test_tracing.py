@@ -43,6 +43,19 @@ CALLS: dict[str, list[Callable[..., Any]]] = {
         of("add_rms_norm", "x", "r", eps=1),
     ],
     "rms_norm_fp8": [of("rms_norm_fp8", "x", "w", "s", eps=1), of("rms_norm_fp8", "x", "", "s")],
+    "rms_norm_fp8_dynamic": [
+        of("rms_norm_fp8_dynamic", "x"),
+        of("rms_norm_fp8_dynamic", "x", "w", eps=1, block=16, scale_ub=2),
+    ],
+    "add_rms_norm_fp8_dynamic": [
+        of("add_rms_norm_fp8_dynamic", "x", "r", "w"),
+        of("add_rms_norm_fp8_dynamic", "x", "r", "w", block=16, impl="eager"),
+    ],
+    "layer_norm_fp8": [of("layer_norm_fp8", "x", "w", "b", "s", eps=1)],
+    "layer_norm_fp8_dynamic": [
+        of("layer_norm_fp8_dynamic", "x"),
+        of("layer_norm_fp8_dynamic", "x", "w", "b", block=16),
+    ],
     "bias_gelu": [of("bias_gelu", "x", "b"), of("bias_gelu", "x", "b", approximate="none")],
     "bias_dropout_add": [
         of("bias_dropout_add", "x", "b", "r", p=0.25),

@@ -13,8 +13,10 @@ import torch
 from fuselab.rivals.rival import HALF_AND_SINGLE, Rival
 
 OPS = (
-    "rms_norm", "add_rms_norm", "rms_norm_fp8", "layer_norm", "softmax", "double_softmax",
-    "log_softmax", "masked_softmax", "softmax_backward", "norm_chain", "pointwise_chain",
+    "rms_norm", "add_rms_norm", "rms_norm_fp8", "rms_norm_fp8_dynamic",
+    "add_rms_norm_fp8_dynamic", "layer_norm", "layer_norm_fp8", "layer_norm_fp8_dynamic",
+    "softmax", "double_softmax", "log_softmax", "masked_softmax", "softmax_backward",
+    "norm_chain", "pointwise_chain",
     "horizontal_reduction_pointwise", "horizontal_reduction_reduction", "bias_gelu",
     "bias_dropout_add", "conv_add", "conv_relu", "conv_add_relu", "conv_bn",
     "matmul_add", "matmul_relu", "matmul_add_relu", "matmul_add_gelu", "matmul_matmul", "mlp",

@@ -12,34 +12,26 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from fuselab.twin.norms import (
+    add_rms_norm,
+    add_rms_norm_fp8_dynamic,
+    layer_norm,
+    layer_norm_fp8,
+    layer_norm_fp8_dynamic,
+    rms_norm,
+    rms_norm_fp8,
+    rms_norm_fp8_dynamic,
+)
 from fuselab.twin.philox import dropout_factor, matrix_dropout_factor
 
-E4M3_MOST = 448.0
-WIDE = frozenset({"cross_entropy", "linear_cross_entropy"})  # whose results are fp32 of half types
-
-
-def rms_norm(x: Array, weight: Array | None, eps: float, weight_offset: float = 0.0) -> Array:
-    y = x * jax.lax.rsqrt(_mean(x * x) + eps)
-    return y if weight is None else y * (weight_offset + weight)
-
-
-def add_rms_norm(
-    x: Array, residual: Array, weight: Array | None, eps: float
-) -> tuple[Array, Array]:
-    h = x + residual
-    return rms_norm(h, weight, eps), h
-
-
-def rms_norm_fp8(x: Array, weight: Array | None, scale: Array, eps: float) -> Array:
-    v = rms_norm(x, weight, eps) / scale.reshape(())
-    return v.clip(-E4M3_MOST, E4M3_MOST).astype(jnp.float8_e4m3fn)
-
-
-def layer_norm(x: Array, weight: Array | None, bias: Array | None, eps: float) -> Array:
-    h = x - _mean(x)
-    y = h * jax.lax.rsqrt(_mean(h * h) + eps)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
+# Which results of an operator are fp32 of half types.
+WIDE = {
+    "cross_entropy": 0,
+    "linear_cross_entropy": 0,
+    "rms_norm_fp8_dynamic": 1,
+    "add_rms_norm_fp8_dynamic": 1,
+    "layer_norm_fp8_dynamic": 1,
+}
 
 
 def softmax(x: Array) -> Array:
@@ -342,10 +334,6 @@ def conv_add_relu(x: Array, weight: Array, bias: Array | None, z: Array, **numbe
     return jax.nn.relu(conv_add(x, weight, bias, **numbers) + z)
 
 
-def _mean(x: Array) -> Array:
-    return jnp.mean(x, -1, keepdims=True)
-
-
 def _sum(x: Array) -> Array:
     return jnp.sum(x, -1, keepdims=True)
 
@@ -357,7 +345,8 @@ def _largest(x: Array) -> Array:
 FORMULAS: dict[str, Callable[..., Any]] = {
     fn.__name__: fn
     for fn in (
-        rms_norm, add_rms_norm, rms_norm_fp8, layer_norm, softmax, double_softmax, log_softmax,
+        rms_norm, add_rms_norm, rms_norm_fp8, rms_norm_fp8_dynamic, add_rms_norm_fp8_dynamic,
+        layer_norm, layer_norm_fp8, layer_norm_fp8_dynamic, softmax, double_softmax, log_softmax,
         masked_softmax, attention, attention_varlen, multihead_attention, softmax_backward,
         norm_chain, pointwise_chain,
         horizontal_reduction_pointwise, horizontal_reduction_reduction, bias_gelu, bias_dropout_add,

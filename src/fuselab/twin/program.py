@@ -42,7 +42,12 @@ def _program(op: str, arrays: tuple[str, ...], values: tuple[tuple[str, Any], ..
     def forward(*given: Array) -> Any:
         wide = (_wide(t) for t in given)
         found = FORMULAS[op](**dict(zip(arrays, wide, strict=True)), **dict(values))
-        return found if op in WIDE else jax.tree.map(lambda t: _narrow(t, given[0].dtype), found)
+        several = isinstance(found, tuple)
+        outs = found if several else (found,)
+        narrow = tuple(
+            t if i == WIDE.get(op) else _narrow(t, given[0].dtype) for i, t in enumerate(outs)
+        )
+        return narrow if several else narrow[0]
 
     return Program(
         jax.jit(forward),

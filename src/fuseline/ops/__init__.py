@@ -1,6 +1,7 @@
 """The operators, one folder each."""
 
 from fuseline.ops.add_rms_norm import add_rms_norm
+from fuseline.ops.add_rms_norm_fp8_dynamic import add_rms_norm_fp8_dynamic
 from fuseline.ops.attention import attention
 from fuseline.ops.attention_varlen import attention_varlen
 from fuseline.ops.bias_dropout_add import bias_dropout_add
@@ -15,6 +16,8 @@ from fuseline.ops.geglu import geglu
 from fuseline.ops.horizontal_reduction_pointwise import horizontal_reduction_pointwise
 from fuseline.ops.horizontal_reduction_reduction import horizontal_reduction_reduction
 from fuseline.ops.layer_norm import layer_norm
+from fuseline.ops.layer_norm_fp8 import layer_norm_fp8
+from fuseline.ops.layer_norm_fp8_dynamic import layer_norm_fp8_dynamic
 from fuseline.ops.linear_cross_entropy import linear_cross_entropy
 from fuseline.ops.log_softmax import log_softmax
 from fuseline.ops.masked_softmax import masked_softmax
@@ -29,6 +32,7 @@ from fuseline.ops.norm_chain import norm_chain
 from fuseline.ops.pointwise_chain import pointwise_chain
 from fuseline.ops.rms_norm import rms_norm
 from fuseline.ops.rms_norm_fp8 import rms_norm_fp8
+from fuseline.ops.rms_norm_fp8_dynamic import rms_norm_fp8_dynamic
 from fuseline.ops.rope import rope
 from fuseline.ops.softmax import softmax
 from fuseline.ops.softmax_backward import softmax_backward
@@ -36,6 +40,7 @@ from fuseline.ops.swiglu import swiglu
 
 __all__ = [
     "add_rms_norm",
+    "add_rms_norm_fp8_dynamic",
     "attention",
     "attention_varlen",
     "bias_dropout_add",
@@ -50,6 +55,8 @@ __all__ = [
     "horizontal_reduction_pointwise",
     "horizontal_reduction_reduction",
     "layer_norm",
+    "layer_norm_fp8",
+    "layer_norm_fp8_dynamic",
     "linear_cross_entropy",
     "log_softmax",
     "masked_softmax",
@@ -64,6 +71,7 @@ __all__ = [
     "pointwise_chain",
     "rms_norm",
     "rms_norm_fp8",
+    "rms_norm_fp8_dynamic",
     "rope",
     "softmax",
     "softmax_backward",

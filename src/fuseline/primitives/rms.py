@@ -1,4 +1,4 @@
-"""The root-mean-square norm in torch operations."""
+"""The root-mean-square norm and the layer norm in torch operations."""
 
 from __future__ import annotations
 
@@ -43,3 +43,16 @@ def normalised(x: Tensor, weight: Tensor | None, eps: float, weight_offset: floa
     if weight is not None:
         y = y * (weight_offset + weight.to(h.dtype))
     return y.to(x.dtype)
+
+
+def layer_normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Return the layer norm, whose parameters may be any that broadcast: the root-mean-square one
+    of x - mean.
+
+    The mean is taken twice: a large one's rounding is found as the mean of what it leaves.
+    """
+    h = x.to(statistics_dtype(x))
+    for _ in range(2):
+        h = h - h.mean(-1, keepdim=True)
+    y = normalised(h, weight, eps)
+    return (y if bias is None else y + bias).to(x.dtype)

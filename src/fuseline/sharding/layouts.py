@@ -122,6 +122,16 @@ LAYOUTS = {
         ("y", "mean", "rstd"),
     ),
     "rms_norm_fp8": Layout(_ROWS | {"weight": "n"}, ("y",)),
+    "rms_norm_fp8_dynamic": Layout(_ROWS | {"weight": "n", "scale": "* k"}, ("y", "scale")),
+    "add_rms_norm_fp8_dynamic": Layout(
+        {"weight": "n", "scale": "* k"}
+        | dict.fromkeys(("x", "residual", "y", "new_residual"), "* n"),
+        ("y", "scale", "new_residual"),
+    ),
+    "layer_norm_fp8": Layout(_ROWS | {"weight": "n", "bias": "n"}, ("y",)),
+    "layer_norm_fp8_dynamic": Layout(
+        _ROWS | {"weight": "n", "bias": "n", "scale": "* k"}, ("y", "scale")
+    ),
     "softmax": _ALONG,
     "log_softmax": _ALONG,
     "double_softmax": Layout(_ALL | {"stats": "* - s"}, ("y", "stats"), along="dim"),

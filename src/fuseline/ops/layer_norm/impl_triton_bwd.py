@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from fuseline.ops.layer_norm.impl_triton_fwd import parameter
+from fuseline.primitives.triton.norms.layer import parameter
 from fuseline.primitives.triton.rms import BLOCKS
 from fuseline.primitives.triton.row_sums import block, places
 

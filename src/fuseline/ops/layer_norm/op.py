@@ -11,8 +11,7 @@ from fuseline.core import arguments, contract, operator
 from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
 from fuseline.core.layout import as_rows, dense, flat
 from fuseline.ops.layer_norm import impl_aten, impl_eager
-from fuseline.primitives import rms
-from fuseline.primitives.rms import statistics_dtype
+from fuseline.primitives.rms import layer_normalised, statistics_dtype
 from fuseline.primitives.triton import Wrap
 
 _NAME = "layer_norm"
@@ -116,23 +115,10 @@ def _fake_bwd(
     )
 
 
-def _normalised(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Return the norm, whose parameters may be any that broadcast:
-    the root-mean-square one of x - mean.
-
-    The mean is taken twice: a large one's rounding is found as the mean of what it leaves.
-    """
-    h = x.to(statistics_dtype(x))
-    for _ in range(2):
-        h = h - h.mean(-1, keepdim=True)
-    y = rms.normalised(h, weight, eps)
-    return (y if bias is None else y + bias).to(x.dtype)
-
-
 def decomposed(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Return the operator in torch operations that autograd, vmap and jvp can take apart."""
     _validate_tensors(x, weight, bias)
-    return _normalised(x, weight, bias, eps)
+    return layer_normalised(x, weight, bias, eps)
 
 
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,7 +138,7 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
             p if p is None or d is None else move_weight_batch_to_front(p, d, x.dim())
             for p, d in parameters
         )
-        return _normalised(x, weight, bias, eps), 0
+        return layer_normalised(x, weight, bias, eps), 0
 
     return rule
 

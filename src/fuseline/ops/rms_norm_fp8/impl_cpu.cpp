@@ -12,7 +12,7 @@ namespace {
 Tensor rms_norm_fp8(const Tensor& x, std::optional<Tensor> weight, const Tensor& scale,
                     double eps) {
   check(x, weight, scale);
-  Tensor y = allocate_y(x);
+  Tensor y = allocate_e4m3(x);
   const float divisor = *static_cast<const float*>(scale.const_data_ptr());
   rms::forward(kernels(), x, nullptr, weight, eps, nullptr, y, nullptr, 0, divisor);
   return y;

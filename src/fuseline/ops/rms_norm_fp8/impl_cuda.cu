@@ -8,7 +8,7 @@ namespace {
 Tensor rms_norm_fp8(const Tensor& x, std::optional<Tensor> weight, const Tensor& scale,
                     double eps) {
   check(x, weight, scale);
-  Tensor y = allocate_y(x);
+  Tensor y = allocate_e4m3(x);
   // -0 is the offset that leaves a weight of -0 alone.
   rms::forward<false, true>(x, nullptr, weight, eps, -0.0, nullptr, y, nullptr, &scale);
   return y;

@@ -5,6 +5,8 @@ from typing import Optional
 import torch
 from torch import Tensor
 
+from fuseline.primitives.fp8 import divided
+
 
 def rms_norm_fp8(
     x: Tensor,
@@ -19,4 +21,4 @@ def rms_norm_fp8(
     v = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
     if weight is not None:
         v = v * weight
-    return (v / scale.reshape(())).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+    return divided(v, scale.reshape(()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-MOST = torch.finfo(torch.float8_e4m3fn).max
+from fuseline.primitives import fp8_oracle
 
 
 def rms_norm_fp8(x: Tensor, weight: Tensor | None, scale: Tensor, eps: float) -> Tensor:
@@ -16,4 +16,4 @@ def rms_norm_fp8(x: Tensor, weight: Tensor | None, scale: Tensor, eps: float) ->
     v = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
     if weight is not None:
         v = v * weight
-    return (v / scale.reshape(())).clamp(-MOST, MOST)
+    return fp8_oracle.quotient(v, scale.reshape(()))

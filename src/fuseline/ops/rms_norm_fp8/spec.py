@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import row_cases
+from fuseline.core.norms_fp8 import DTYPES
 from fuseline.core.spec import (
     Case,
     Cost,
@@ -21,7 +22,8 @@ from fuseline.core.spec import (
     ours,
 )
 from fuseline.ops.rms_norm_fp8 import impl_eager, reference
-from fuseline.ops.rms_norm_fp8.op import DTYPES, SELECTOR, rms_norm_fp8
+from fuseline.ops.rms_norm_fp8.op import SELECTOR, rms_norm_fp8
+from fuseline.primitives.fp8 import divided
 
 # Of normal rows and weights it saturates few elements and makes few of them subnormal.
 _SCALE = 0.013
@@ -43,8 +45,7 @@ def _cost(inputs: Inputs, direction: Direction) -> Cost:
 def _native(x: Tensor, weight: Tensor | None, scale: Tensor, eps: float) -> Tensor:
     # Torch has no fused one: its norm in fp32, then the quantisation.
     wide = None if weight is None else weight.float()
-    v = F.rms_norm(x.float(), x.shape[-1:], wide, eps) / scale.reshape(())
-    return v.clamp(-reference.MOST, reference.MOST).to(torch.float8_e4m3fn)
+    return divided(F.rms_norm(x.float(), x.shape[-1:], wide, eps), scale.reshape(()))
 
 
 def _with_scale(case: ErrorCase) -> ErrorCase:

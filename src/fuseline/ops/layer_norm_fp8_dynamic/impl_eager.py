@@ -1,0 +1,29 @@
+"""Layer norm and the quantisation of its result, in plain torch operations."""
+
+from typing import Optional, Tuple  # noqa: UP035 (TorchScript)
+
+import torch
+from torch import Tensor
+
+from fuseline.primitives.fp8 import quantised
+
+
+def layer_norm_fp8_dynamic(
+    x: Tensor,
+    weight: Optional[Tensor],  # noqa: UP045 (TorchScript)
+    bias: Optional[Tensor],  # noqa: UP045
+    eps: float,
+    block: Optional[int],  # noqa: UP045
+    scale_ub: Optional[float],  # noqa: UP045
+) -> Tuple[Tensor, Tensor]:  # noqa: UP006 (TorchScript)
+    """Return v = (x - mean(x)) * rsqrt(var(x) + eps) * weight + bias in fp32, quantised, and the
+    scales.
+    """
+    h = x.to(torch.float32)
+    h = h - h.mean(-1, keepdim=True)
+    v = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        v = v * weight
+    if bias is not None:
+        v = v + bias
+    return quantised(v, block, scale_ub)
