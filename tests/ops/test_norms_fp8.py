@@ -18,6 +18,7 @@ from fuseline.ops.layer_norm_fp8_dynamic.op import CONTRACT as LAYER
 from fuseline.ops.rms_norm_fp8_dynamic.op import CONTRACT as RMS
 
 RAW = torch.ops.fuseline
+WHERE = {"cpu": "", "cuda": "__triton"}  # whose operators run there
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 # Ends of rows, of blocks and of vectors, and rows that no program holds.
 LENGTHS = [1, 3, 127, 577, 1001, 4097, 16384, 16384 + 7]
@@ -223,7 +224,7 @@ def test_opcheck_and_compile(op: str, device: str) -> None:
     for block, scale_ub in ((None, None), (16, 2.5)):
         args = (*inputs.values(),)[:-2]
         for name in (op, f"_{op}"):
-            opcheck(getattr(RAW, name), (*args, block, scale_ub))
+            opcheck(getattr(RAW, name + WHERE[device]), (*args, block, scale_ub))
         torch._dynamo.reset()
         compiled = torch.compile(getattr(fuseline, op), fullgraph=True)
         wanted = getattr(fuseline, op)(*args, block, scale_ub)
@@ -288,6 +289,4 @@ def test_raw_operators_refuse_what_the_kernels_cannot_read(op: str, device: str)
     for change, words in bad:
         # A GPU's are Triton's, which Python checks.
         with pytest.raises((RuntimeError, ValueError, TypeError), match=words):
-            getattr(RAW, f"_{op}" if device == "cpu" else f"_{op}__triton")(
-                *({**inputs, **change}.values())
-            )
+            getattr(RAW, f"_{op}{WHERE[device]}")(*({**inputs, **change}.values()))
