@@ -20,7 +20,7 @@ file(GLOB HOST_SOURCES CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/fuseline/core/h
 add_library(fuseline_host MODULE ${HOST_SOURCES})
 set_target_properties(fuseline_host PROPERTIES
   PREFIX "" OUTPUT_NAME "_host-torch${TORCH_VERSION}" SUFFIX ".${Python_SOABI}.so" CXX_STANDARD 20
-  SKIP_BUILD_RPATH ON)
+  CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON SKIP_BUILD_RPATH ON)
 target_include_directories(fuseline_host PRIVATE ${CMAKE_SOURCE_DIR}/src)
 target_include_directories(fuseline_host SYSTEM PRIVATE
   ${TORCH_DIR}/include ${TORCH_DIR}/include/torch/csrc/api/include ${Python_INCLUDE_DIRS})

@@ -66,7 +66,7 @@ SERVED = _served()
 DIFFERENTIABLE = (
     *("rms_norm", "layer_norm", "softmax", "log_softmax", "masked_softmax", "double_softmax"),
     *("norm_chain", "pointwise_chain", "horizontal_reduction_pointwise", "bias_gelu", "swiglu"),
-    *("geglu", "rope", "cross_entropy"),
+    *("geglu", "rope", "cross_entropy", "bias_dropout_add"),
 )
 
 
@@ -117,6 +117,47 @@ def test_outputs_and_gradients_are_those_of_python(name: str, dtype: torch.dtype
         for a, b in zip(mine, theirs, strict=True):
             assert (a is None) == (b is None)
             assert a is None or (torch.equal(a, b) and a.stride() == b.stride()), wanted
+
+
+@built
+@pytest.mark.parametrize("shape", [(3, 40), (40,), (3, 1), ()], ids=str)
+@pytest.mark.parametrize(("training", "p"), [(False, 0.5), (True, 0.3), (True, 0.0), (True, 1.0)])
+def test_gradients_that_several_arguments_share(
+    shape: tuple[int, ...], training: bool, p: float
+) -> None:
+    x, bias, residual = torch.randn(3, 40), torch.randn(shape), torch.randn(3, 40)
+    inputs = {"x": x, "bias": bias, "residual": residual, "p": p, "training": training}
+    call, args = eager_call("bias_dropout_add", **inputs, seed=7 if p else None)
+    for wanted in product((False, True), repeat=3):
+        mine, theirs = _results(call, args, wanted), _results(call.python, args, wanted)
+        for a, b in zip(mine, theirs, strict=True):
+            assert a is not None
+            assert b is not None
+            assert torch.equal(a, b), wanted
+
+
+def _python_of(call: Any, *args: Any, **options: Any) -> set[str]:
+    """Return the names of the Python functions that a call runs."""
+    names: set[str] = set()
+    sys.setprofile(lambda frame, event, arg: names.add(frame.f_code.co_name))
+    try:
+        call(*args, **options)
+    finally:
+        sys.setprofile(None)
+    return names
+
+
+@built
+def test_public_functions_enter_cpp(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, 40)
+    fuseline.softmax(x)  # the first call decides what runs
+    assert "_in_python" not in _python_of(fuseline.softmax, x)
+    assert "_in_python" in _python_of(fuseline.softmax, x, impl="eager")
+    assert "_in_python" in _python_of(fuseline.softmax, x.as_subclass(_Other))
+    with pytest.raises(ValueError, match="dim is 2"):
+        fuseline.softmax(x, 2)
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    assert "_in_python" in _python_of(fuseline.softmax, x)
 
 
 def _in_cpp(y: Tensor) -> bool:

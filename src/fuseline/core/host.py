@@ -17,7 +17,7 @@ from fuseline.core.native import REBUILD
 from fuseline.core.saving import Plan
 
 NAME = "_host"
-FORMAT = 1  # of what the module is given
+FORMAT = 2  # of what the module is given
 OFF = "FUSELINE_HOST"  # the variable which, as "python", keeps it out
 
 
@@ -69,9 +69,19 @@ def call(python: Callable[..., Any], plan: Plan | None, run: Any, *pair: Any) ->
         plan.tensors,
         plan.taken,
         plan.gives,
+        plan.sources,
+        plan.works,
         plan.beyond,
         plan.alike,
         plan.by_formula,
     )
     made: Callable[..., Any] = found.call(python, run.name(), told)
     return made
+
+
+def enter(python: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what serves the eager half of operator.call: in C++ where the module is, which leaves
+    to `python` what it does not serve, and whatever raises.
+    """
+    found = module()
+    return python if isinstance(found, str) else found.enter(python)  # type: ignore[no-any-return]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, aten, boundary, contract
+from fuseline.core import arguments, aten, boundary, contract, host
 from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.rules import DTYPE, Fact
 from fuseline.core.select import Selector
@@ -27,20 +27,37 @@ PLAIN = frozenset((Tensor, Parameter, FakeTensor, FunctionalTensor))
 _autocasts_any = torch._C._is_any_autocast_enabled
 
 
-def call(
+def call(*given: Any) -> Any:
+    """Run an implementation: given are selector, validate, public, impl, then the arguments.
+
+    The first of these is a tensor, public(*args, impl=impl) was called, and validate(*args)
+    refuses what no implementation takes.
+    """
+    # All in one tuple, which Python hands on as it is.
+    return _traced(*given) if is_dynamo_compiling() else _eager(*given)
+
+
+def _traced(
     selector: Selector,
     validate: Callable[..., object],
     public: Callable[..., Any],
     impl: str,
     *args: Any,
 ) -> Any:
-    """Run `impl` on args, the first of which is a tensor; public(*args, impl=impl) was called.
+    return selector.traced(impl, args[0].device.type)(*admitted(validate, *args))
 
-    validate(*args) refuses what no implementation takes.
-    """
+
+def _in_python(
+    selector: Selector,
+    validate: Callable[..., object],
+    public: Callable[..., Any],
+    impl: str,
+    *args: Any,
+) -> Any:
+    """Do what call() does where Dynamo does not look on."""
+    if is_compiling():  # torch.export without Dynamo
+        return _traced(selector, validate, public, impl, *args)
     x = args[0]
-    if is_compiling():
-        return selector.traced(impl, x.device.type)(*admitted(validate, *args))
     try:
         # Two attributes cost a fifth of `x.device.type`.
         device_type = "cuda" if x.is_cuda else "cpu" if x.is_cpu else x.device.type
@@ -48,6 +65,9 @@ def call(
     except Exception:
         rerun, refuse = partial(call, selector, validate, public, impl), partial(validate, *args)
         return retry(rerun, refuse, public, args, impl=impl)
+
+
+_eager = host.enter(_in_python)
 
 
 def below(selector: Selector, impl: str, x: Tensor) -> Callable[..., Any]:

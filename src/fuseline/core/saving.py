@@ -48,6 +48,10 @@ class Gradient:
              operations; None: `decomposed` of all arguments is differentiated
     alike    two arguments of which the backward gives gradients of the first's dtype, so that it is
              given the first in the dtype that holds both
+    shared   (argument, the result or argument that has the same gradient): autograd sums it over
+             what was broadcast, and copies it where it would be kept or added to
+    works    the argument without which the gradient of `grads` is that of the output: then the
+             backward is not called
 
     The backward takes gradients of outputs, arguments of the forward and its results, each by its
     name, and `need_d<argument>`, whether that gradient is wanted.
@@ -58,6 +62,8 @@ class Gradient:
     outputs: int = 1
     formula: Function | None = None
     alike: tuple[str, str] | None = None
+    shared: tuple[tuple[str, str], ...] = ()
+    works: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class Plan:
     @cached_property
     def kept(self) -> tuple[int, ...]:
         """The places in `pool` of what is saved, tensors first."""
-        wanted = {p.name for p in self.bwd_args}
+        wanted = {p.name for p in self.bwd_args} | {self.gradient.works}
         if self.gradient.formula is None:
             wanted |= {p.name for p in self.args}
         # An argument may have the name of a result, as dy of a backward's operator.
@@ -113,15 +119,28 @@ class Plan:
 
     @cached_property
     def gives(self) -> tuple[int, ...]:
-        """The arguments that the backward's results are gradients of."""
-        names = [p.name for p in self.args]
-        return tuple(map(names.index, self.gradient.grads))
+        """The arguments that the backward has gradients of: its results', then those shared."""
+        return self._arguments(*self.gradient.grads, *dict(self.gradient.shared))
+
+    @cached_property
+    def sources(self) -> tuple[int, ...]:
+        """Where each of these gradients comes from: 0 is the output's own, then the results."""
+        of = (*self.gradient.results[:1], *self.gradient.grads)
+        shared = (of.index(other) for _, other in self.gradient.shared)
+        return (*range(1, len(of)), *shared)
+
+    @cached_property
+    def works(self) -> int:
+        """Where in `values` `Gradient.works` is, or -1."""
+        return self.values.index(self.gradient.works) if self.gradient.works else -1
+
+    def _arguments(self, *names: str) -> tuple[int, ...]:
+        return tuple(map([p.name for p in self.args].index, names))
 
     @cached_property
     def alike(self) -> tuple[int, ...]:
         """The arguments whose dtypes must be the same for the backward."""
-        names = [p.name for p in self.args]
-        return tuple(map(names.index, self.gradient.alike or ()))
+        return self._arguments(*(self.gradient.alike or ()))
 
     @cached_property
     def by_formula(self) -> Function:
@@ -138,7 +157,9 @@ class Plan:
         own = self.places(tuple(p.name for p in self.bwd_args if not p.name.startswith("need_d")))
 
         def written(needs: tuple[bool, ...], *values: Any) -> Any:
-            return self.placed(needs, formula(*(values[i] for i in own)))
+            idle = self.works >= 0 and not values[self.works]
+            made = None if idle else formula(*(values[i] for i in own))
+            return self.placed(needs, values[0], made)
 
         return written
 
@@ -148,12 +169,23 @@ class Plan:
         tensors = (i for i, p in enumerate(self.args) if p.is_tensor)
         return tuple(i for i in tensors if i not in self.gives)
 
-    def placed(self, needs: tuple[bool, ...], made: Any) -> list[Tensor | None]:
-        """Return the backward's results as gradients of all arguments."""
+    def called(self, needs: tuple[bool, ...], values: tuple[Any, ...]) -> bool:
+        """Whether a gradient that is wanted is the backward's."""
+        if self.works >= 0 and not values[self.works]:
+            return False
+        return not self.gradient.shared or any(
+            needs[place] and source for place, source in zip(self.gives, self.sources, strict=True)
+        )
+
+    def placed(self, needs: tuple[bool, ...], dy: Tensor, made: Any) -> list[Tensor | None]:
+        """Return the backward's results, None if it was not called, as gradients of all arguments;
+        dy is the gradient of the first output.
+        """
+        results = (dy, *(made if type(made) is tuple else (made,)))
         grads: list[Tensor | None] = [None] * len(needs)
-        for place, grad in zip(self.gives, made if type(made) is tuple else (made,), strict=True):
+        for place, source in zip(self.gives, self.sources, strict=True):
             if needs[place]:
-                grads[place] = grad
+                grads[place] = results[0 if made is None else source]
         return grads
 
 
@@ -178,12 +210,14 @@ def function(plan: Plan) -> Maker:
             return results[:outputs] if outputs > 1 else results[0]
 
         def backward(ctx: Any, *dys: Any) -> Any:
+            # Of the arguments that were given; those left out need none.
             saved, needs = ctx.saved_tensors, ctx.needs_input_grad
             values = (*dys, *saved, *ctx.rest)
-            if any(needs[i] for i in beyond) or wants_graph((*dys, *saved)):
+            if any(needs[i] for i in beyond if i < len(needs)) or wants_graph((*dys, *saved)):
                 return tuple(by_formula(needs, *values))
             given = (*_widened(values, *alike), *needs) if alike else (*values, *needs)
-            return tuple(plan.placed(needs, bwd(*take(given))))
+            made = bwd(*take(given)) if plan.called(needs, values) else None
+            return tuple(plan.placed(needs, dys[0], made))
 
         members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
         return type(plan.name, (torch.autograd.Function,), members)

@@ -7,6 +7,8 @@
 #include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include <algorithm>
+
 namespace fuseline::host {
 
 using c10::IValue;
@@ -17,16 +19,19 @@ namespace {
 IValue value_of(const at::Tensor& t) { return t.defined() ? IValue(t) : IValue(); }
 
 // Whether the backward must itself be differentiable, in reverse or in forward mode.
-bool wants_graph(const variable_list& dys, const variable_list& saved) {
-  return at::GradMode::is_enabled() || torch::autograd::isFwGradDefinedTensorList(dys) ||
-         torch::autograd::isFwGradDefinedTensorList(saved);
+bool wants_graph(const variable_list& dys, const Saved& saved) {
+  const auto any = [](const auto& tensors) {
+    return std::any_of(tensors.begin(), tensors.end(), torch::autograd::isFwGradDefined);
+  };
+  return at::GradMode::is_enabled() || any(dys) || any(saved);
 }
 
 // The values of one backward, by their places.
 struct Values {
   const Call& call;
   uint64_t needs;
-  const variable_list &dys, &saved;
+  const variable_list& dys;
+  const Saved& saved;
 
   // How many come before those of `needs`.
   size_t size() const { return dys.size() + saved.size() + call.others.size(); }
@@ -83,20 +88,31 @@ variable_list by_formula(const Values& values) {
   return gradients;
 }
 
+// Whether a gradient that is wanted is the backward's.
+bool is_called(const Plan& plan, const Values& values) {
+  if (plan.works >= 0 && !values[plan.works].toBool()) return false;
+  for (size_t i = 0; i < plan.gives.size(); ++i) {
+    if (plan.sources[i] > 0 && values.wanted(plan.gives[i])) return true;
+  }
+  return false;
+}
+
 variable_list by_kernels(const Values& values) {
   const Plan& plan = *values.call.plan;
-  Stack stack;
-  stack.reserve(plan.taken.size());
-  for (const size_t place : plan.taken) stack.push_back(values[place]);
-  {
+  Stack results;
+  const bool called = is_called(plan, values);
+  if (called) {
+    results.reserve(plan.taken.size());
+    for (const size_t place : plan.taken) results.push_back(values[place]);
     at::AutoDispatchBelowADInplaceOrView below;
-    plan.bwd.call(stack);
+    plan.bwd.call(results);
   }
   variable_list gradients(values.call.gradients());
   for (size_t i = 0; i < plan.gives.size(); ++i) {
-    const size_t argument = plan.gives[i];
+    const size_t argument = plan.gives[i], source = called ? plan.sources[i] : 0;
     if (values.wanted(argument)) {
-      gradients[values.call.place_of(argument)] = std::move(stack[i]).toTensor();
+      gradients[values.call.place_of(argument)] =
+          source ? results[source - 1].toTensor() : values.dys[0];
     }
   }
   return gradients;
@@ -154,10 +170,9 @@ void Differentiable::save(const Stack& arguments, const Stack& results) {
   }
 }
 
-variable_list Differentiable::unpacked() {
+Saved Differentiable::unpacked() {
   TORCH_CHECK(saved_.size() == call_.plan->tensors, torch::autograd::ERR_BACKWARD_TWICE);
-  variable_list saved;
-  saved.reserve(saved_.size());
+  Saved saved;
   for (const auto& one : saved_) saved.push_back(one.unpack(getptr()));
   return saved;
 }
@@ -173,7 +188,7 @@ uint64_t Differentiable::needs() const {
 
 variable_list Differentiable::apply(variable_list&& dys) {
   std::lock_guard<std::mutex> lock(mutex_);
-  const variable_list saved = unpacked();
+  const Saved saved = unpacked();
   for (size_t i = 0; i < dys.size(); ++i) {
     if (!dys[i].defined()) dys[i] = input_metadata(i).zeros_like();
   }
@@ -205,13 +220,15 @@ variable_list Differentiable::apply_with_saved(const variable_list& dys,
   namespace compiled = torch::dynamo::autograd;
   for (auto& one : saved_) saved.before(one);
   compiled::PackedArgs packed;
-  packed.pack(unpacked());
+  const Saved own = unpacked();
+  packed.pack(variable_list(own.begin(), own.end()));
   const std::vector<IValue> args = std::move(packed).vec();
   // All else is constant in the graph.
   const auto call = [call = call_, wanted = needs()](const variable_list& dys,
                                                      const std::vector<IValue>& args) {
     compiled::PackedArgs packed(args);
-    const auto saved = packed.unpack<variable_list>();
+    const auto own = packed.unpack<variable_list>();
+    const Saved saved(own.begin(), own.end());
     return by_kernels(Values{call, wanted, dys, saved});
   };
   const std::vector<at::TypePtr> types{args[0].type()};
@@ -226,8 +243,9 @@ variable_list Differentiable::apply_with_saved(const variable_list& dys,
   return gradients;
 }
 
-variable_list differentiable(const Plan& plan, const Stack& arguments) {
+Stack differentiable(const Plan& plan, const Stack& arguments) {
   variable_list tensors;
+  tensors.reserve(arguments.size());
   for (const IValue& value : arguments) {
     if (value.isTensor()) tensors.push_back(value.toTensor());
   }
@@ -237,13 +255,12 @@ variable_list differentiable(const Plan& plan, const Stack& arguments) {
     at::AutoDispatchBelowADInplaceOrView below;
     plan.fwd.call(results);
   }
-  variable_list outputs;
   for (size_t i = 0; i < plan.outputs; ++i) {
-    outputs.push_back(results[i].toTensor());
-    torch::autograd::set_history(outputs.back(), node);
+    torch::autograd::set_history(results[i].toTensor(), node);
   }
   node->save(arguments, results);
-  return outputs;
+  results.resize(plan.outputs);
+  return results;
 }
 
 }  // namespace fuseline::host

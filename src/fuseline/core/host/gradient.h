@@ -1,6 +1,7 @@
 // The autograd node of any operator, told by places: see core/saving.py, which counts them.
 #pragma once
 #include <Python.h>
+#include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/headeronly/version.h>
@@ -13,20 +14,24 @@
 namespace fuseline::host {
 
 using torch::autograd::variable_list;
+// The tensors that one call saved: few, for which memory from the heap would cost as much.
+using Saved = c10::SmallVector<at::Tensor, 4>;
 
 // "values": gradients of the outputs, saved tensors, what else is saved, and for each argument
 // whether its gradient is wanted.
 struct Plan {
   std::string name;  // of the nodes
   Operator fwd, bwd;
-  size_t outputs;              // results of the forward that are the operator's
-  std::vector<size_t> kept;    // of the arguments and then the results, what is saved
-  size_t tensors;              // how many of those are tensors: the first ones
-  std::vector<size_t> taken;   // of the values, the backward's arguments
-  std::vector<size_t> gives;   // the arguments that its results are gradients of
-  std::vector<size_t> beyond;  // the tensors among the arguments that it has no gradient of
-  std::vector<size_t> alike;   // the arguments whose dtypes must be the same for it, or none
-  PyObject* by_formula;        // (needs, *values without needs) -> gradients of all arguments
+  size_t outputs;               // results of the forward that are the operator's
+  std::vector<size_t> kept;     // of the arguments and then the results, what is saved
+  size_t tensors;               // how many of those are tensors: the first ones
+  std::vector<size_t> taken;    // of the values, the backward's arguments
+  std::vector<size_t> gives;    // the arguments that it has gradients of
+  std::vector<size_t> sources;  // what these are: 0 is the output's gradient, then its results
+  ptrdiff_t works;              // of the values, that without which all are the output's; or -1
+  std::vector<size_t> beyond;   // the tensors among the arguments that it has no gradient of
+  std::vector<size_t> alike;    // the arguments whose dtypes must be the same for it, or none
+  PyObject* by_formula;         // (needs, *values without needs) -> gradients of all arguments
 
   // Whether the kernels give the gradient of a call with these arguments.
   bool serves(const Stack& arguments) const;
@@ -61,7 +66,7 @@ class Differentiable : public torch::autograd::Node {
                                  torch::dynamo::autograd::SwapSavedVariables& saved) override;
 
  private:
-  variable_list unpacked();
+  Saved unpacked();
   uint64_t needs() const;  // which arguments' gradients are wanted, a bit each
 
   Call call_;
@@ -69,6 +74,6 @@ class Differentiable : public torch::autograd::Node {
 };
 
 // The outputs, of which autograd knows how they were made.
-variable_list differentiable(const Plan& plan, const Stack& arguments);
+Stack differentiable(const Plan& plan, const Stack& arguments);
 
 }  // namespace fuseline::host

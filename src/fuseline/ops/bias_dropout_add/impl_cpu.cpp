@@ -121,6 +121,7 @@ Tensor bias_dropout_add_bwd(const Tensor& dy, double p, std::optional<int64_t> s
                             std::optional<Tensor> seed_tensor) {
   constexpr NormArgs args{"bias_dropout_add", "dy"};
   args.check_rows(dy);
+  if (p == 0 && !seed) seed = 0;
   const Dropout drawn = dropout(p, seed, seed_tensor);
   const Tensor dx = allocate_in_layout_of(dy);
   const auto element = static_cast<int>(element_of(dy));

@@ -97,7 +97,7 @@ def _validate_bwd(
 ) -> None:
     arguments.require_rows(_NAME, dy, "dy")
     dropout.require_draw(_NAME, dy, "p", p, seed, seed_tensor)
-    if seed is None and seed_tensor is None:
+    if seed is None and seed_tensor is None and p > 0:
         raise ValueError(f"{_NAME}: seed is None, expected a number")
 
 
@@ -148,43 +148,9 @@ def decomposed(
     return _sum(x, bias, residual, _factor(x.shape, x, p, key))
 
 
-def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
-    class BiasDropoutAdd(torch.autograd.Function):
-        @staticmethod
-        def forward(
-            ctx: Any,
-            x: Tensor,
-            bias: Tensor,
-            residual: Tensor,
-            p: float,
-            training: bool,
-            *seeds: Any,
-        ) -> Any:
-            ctx.p, ctx.seed, *key = p, *seeds
-            ctx.drops = training and p > 0
-            ctx.save_for_backward(*key)
-            ctx.bias_shape = bias.shape
-            return fwd(x, bias, residual, p, training, *seeds)
-
-        @staticmethod
-        def backward(ctx: Any, dy: Tensor) -> Any:
-            need_x, need_bias, need_residual, *others = ctx.needs_input_grad
-            dx, seeds = dy, (ctx.seed, *ctx.saved_tensors)
-            if ctx.drops and (need_x or need_bias):
-                if contract.wants_graph((dy,)):
-                    dx = _times(dy, _factor(dy.shape, dy, ctx.p, seeds[-1])).to(dy.dtype)
-                else:
-                    dx = bwd(dy, ctx.p, *seeds)
-            # One tensor for several inputs, as torch's addition returns it: autograd sees that it
-            # has several owners and copies it where it would be kept or added to.
-            return (
-                dx if need_x else None,
-                dx.sum_to_size(ctx.bias_shape) if need_bias else None,
-                dy if need_residual else None,
-                *(None for _ in others),
-            )
-
-    return BiasDropoutAdd
+def _gradient(dy: Tensor, p: float, seed: int | None, seed_tensor: Tensor | None = None) -> Tensor:
+    factor = _factor(dy.shape, dy, p, _key(seed, seed_tensor))
+    return _times(dy, factor).to(dy.dtype)
 
 
 def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -237,7 +203,13 @@ CONTRACT = contract.Contract(
     fake=_fake,
     fake_bwd=_fake_bwd,
     decomposed=decomposed,
-    function=_function,
+    gradient=contract.Gradient(
+        ("y",),
+        ("x",),
+        formula=_gradient,
+        shared=(("bias", "x"), ("residual", "y")),
+        works="training",
+    ),
     vmap=_vmap,
 )
 
@@ -268,7 +240,8 @@ def _triton_bwd(
     wrap: Wrap | None = None,
 ) -> Tensor:
     _validate_bwd(dy, p, seed, seed_tensor)
-    dx: Tensor = _triton().bwd(dy, (p, _key(seed, seed_tensor)), wrap=wrap)
+    key = 0 if p == 0 else _key(seed, seed_tensor)
+    dx: Tensor = _triton().bwd(dy, (p, key), wrap=wrap)
     return dx
 
 

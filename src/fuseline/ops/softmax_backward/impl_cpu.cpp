@@ -18,7 +18,8 @@ Tensor softmax_backward(const Tensor& dy, const Tensor& y, int64_t dim) {
 Gradients softmax_backward_bwd(const Tensor& ddx, const Tensor& dy, const Tensor& y, int64_t dim) {
   check(ddx, dy, y, dim);
   Gradients made{allocate_like(dy), allocate_like(y)};
-  Columns views[] = {columns_of(ddx, dim), columns_of(dy, dim), columns_of(y, dim)};
+  Columns views[] = {softmax::view_of(ddx, dim), softmax::view_of(dy, dim),
+                     softmax::view_of(y, dim)};
   softmax::side_by_side(views[0], views[1], views[2]);
   const Columns& in = views[0];
   if (in.inner == 0) return made;

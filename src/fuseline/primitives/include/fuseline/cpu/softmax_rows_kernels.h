@@ -24,23 +24,29 @@ constexpr int64_t padded(int64_t n) {
 // The most bytes that a thread keeps of what it could also compute again.
 constexpr int64_t kMostKept = 16 << 20;
 
-// Rows of C for what is computed once and used again: a thread's own, which its caches hold.
+// Rows of C for what is computed once and used again: a thread's own, which its caches hold. What
+// small calls need is on the stack: memory from the heap took a tenth of them.
 template <class C>
 class Scratch {
  public:
-  Scratch(int64_t rows, int64_t n)
-      : stride_(padded<C>(n)),
-        data_(static_cast<C*>(::operator new(rows * stride_ * sizeof(C), kAlignment))) {}
+  Scratch(int64_t rows, int64_t n) : stride_(padded<C>(n)), data_(small_) {
+    const int64_t bytes = rows * stride_ * static_cast<int64_t>(sizeof(C));
+    if (bytes > kSmall) data_ = static_cast<C*>(::operator new(bytes, kAlignment));
+  }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
-  ~Scratch() { ::operator delete(data_, kAlignment); }
+  ~Scratch() {
+    if (data_ != small_) ::operator delete(data_, kAlignment);
+  }
 
   C* row(int64_t i) const { return data_ + i * stride_; }
 
  private:
   static constexpr std::align_val_t kAlignment{64};
+  static constexpr int64_t kSmall = 8192;
   int64_t stride_;
   C* data_;
+  alignas(64) C small_[kSmall / sizeof(C)];
 };
 
 // v with lanes after the end of the row that change neither a maximum nor a sum of exponentials.
