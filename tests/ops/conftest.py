@@ -1,5 +1,7 @@
 """Lets the tests here import their neighbours, and Triton's interpreter do as a GPU does."""
 
+import functools
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +49,51 @@ def _fma(x, y, z):
 
 
 @pytest.fixture
-def interpreter_as_a_gpu(monkeypatch):
+def quick_interpreter(monkeypatch):
+    """Spares Triton's interpreter half of its time: names and types that it makes again and again.
+
+    Nothing that it computes, and no assertion, goes with them.
+    """
+    from triton.language import core, semantic
+    from triton.runtime import interpreter
+
+    init_block, equal = core.block_type.__init__, core.tuple.__eq__
+    dtype_of = interpreter._get_np_dtype
+    blocks, dtypes = {}, {}
+
+    @functools.cache
+    def shape_of(lengths):
+        return core.tuple([core.constexpr(n) for n in lengths]), core.constexpr(math.prod(lengths))
+
+    def init_tensor(self, handle, type):
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.shape, self.numel = shape_of(type.shape if type.is_block() else ())
+
+    def init_known_block(self, element_ty, shape):
+        shape = tuple(getattr(n, "value", n) for n in shape)
+        key = element_ty.name, shape
+        if key not in blocks:
+            init_block(self, element_ty, [*shape])
+            blocks[key] = vars(self).copy()
+        vars(self).update(blocks[key])
+
+    def known_dtype(type):
+        if type.name not in dtypes:
+            dtypes[type.name] = dtype_of(type)
+        return dtypes[type.name]
+
+    monkeypatch.setattr(core.block_type, "__init__", init_known_block)
+    monkeypatch.setattr(core.tensor, "__init__", init_tensor)
+    monkeypatch.setattr(core.tuple, "__eq__", lambda a, b: a is b or equal(a, b))
+    monkeypatch.setattr(interpreter, "_get_np_dtype", known_dtype)
+    # It does each sum of integers again, in 64 bits, for an assertion of debug mode, which is off.
+    assert not interpreter.InterpreterOptions().debug
+    name = "binary_op_sanitize_overflow_impl"
+    monkeypatch.setattr(semantic.TritonSemantic, name, lambda *_: None)
+
+
+@pytest.fixture
+def interpreter_as_a_gpu(monkeypatch, quick_interpreter):
     """Mends what Triton's interpreter does otherwise than a GPU, where it changes results."""
     from triton import language as tl
     from triton.runtime import interpreter
