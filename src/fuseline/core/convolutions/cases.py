@@ -165,7 +165,7 @@ def errors(of: Convolution, **more: Any) -> tuple[ErrorCase, ...]:
             "weight_dtype", TypeError, "weight", "float64", "float32", weight=r(6, 4, 3, 3).double()
         ),
         bad("weight_dimensions", ValueError, "weight has 3 dimensions", weight=r(6, 4, 3)),
-        bad("weight_device", ValueError, "weight", "meta", weight=r(6, 4, 3, 3, device="meta")),
+        bad("weight_device", ValueError, "weight", "meta", weight=r(6, 4, 3, 3).to("meta")),
         bad("weight_channels", ValueError, "weight", "(6, 3, 3, 3)", "4", weight=r(6, 3, 3, 3)),
         bad("weight_larger_than_x", ValueError, "weight", "7 > 5", weight=r(6, 4, 7, 7)),
         bad("weight_not_a_tensor", TypeError, "weight", "list", weight=[1.0]),
