@@ -32,9 +32,10 @@ OPERATORS = (*ALONG_ANY, "masked_softmax", "layer_norm", "rms_norm", "add_rms_no
 SIZES = (2, 4, 8)  # bytes of an element: bf16 or fp16, fp32, fp64
 ROWS = (1, 16, 4096)
 MODELS = (30522, 50257, 151655, 1_000_000)
+# All short ones; beyond them every remainder by 16 bytes, and what lies around powers of two.
 LENGTHS = sorted(
-    {*range(1, 5001), *MODELS}
-    | {(1 << p) * q // 4 + d for p in range(12, 26) for q in range(4, 8) for d in range(-8, 9)}
+    {*range(1, 1025), *range(1025, 5001, 7), *MODELS}
+    | {(1 << p) * q // 4 + d for p in range(10, 26) for q in range(4, 8) for d in range(-8, 9)}
 )
 PLACES = {
     "warp": "registers of a warp or less",

@@ -106,7 +106,7 @@ def assert_gradients(found, dy, x, weight, centred=True, limit=6) -> None:
 @pytest.mark.skipif(not NVCC or torch.cuda.is_available(), reason="needs nvcc and no GPU")
 def test_the_host_asks_no_device_function(tmp_path) -> None:
     program = tmp_path / "launches"
-    command = [NVCC, "-std=c++17", "-gencode=arch=compute_90,code=compute_90"]
+    command = [NVCC, "-std=c++17", "-gencode=arch=compute_90,code=compute_90", "-Xcicc", "-O0"]
     command += [f"-I{SOURCE / 'primitives/include'}", HERE / "launches.cu", "-o", program]
     subprocess.run(command, check=True)
     assert subprocess.run([program], check=False).returncode == 0

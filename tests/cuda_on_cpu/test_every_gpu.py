@@ -37,7 +37,8 @@ NVCC = shutil.which("nvcc")
 def test_kernels_compile_for_the_newest(operator: str, tmp_path: Path) -> None:
     source, ptx = tmp_path / "kernels.cu", tmp_path / "kernels.ptx"
     source.write_text(UNITS[operator])
-    command = [NVCC, "-ptx", "-arch=compute_100", "-std=c++17", "-O3", source, "-o", ptx]
+    command = [NVCC, "-ptx", "-arch=compute_100", "-std=c++17", source, "-o", ptx]
+    command += ["-Xcicc", "-O0"]  # what optimizes refuses nothing, and takes longest
     command += [f"-I{SOURCE}", f"-I{SOURCE}/fuseline/primitives/include"]
     command += ["-isystem", Path(torch.__file__).parent / "include"]
     command += ["-DTORCH_STABLE_ONLY", "-DTORCH_TARGET_VERSION=0x020a000000000000"]
