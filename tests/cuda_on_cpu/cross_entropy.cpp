@@ -38,7 +38,7 @@ void backward(const T* x, const int64_t* target, const S* weight, S* stats, cons
               int64_t reduction, const Options& o) {
   using Op = cross_entropy::Backward<T>;
   const Op op{
-      {}, problem<S>(target, weight, stats, o), dloss, reduction == 0, total, reduction == 1};
+      {}, problem<S>(target, weight, stats, o), dloss, reduction == 0, total, reduction == 1, n};
   cross_entropy::launch({{x}, {stride}, {dx}, rows, n}, op, nullptr);
 }
 

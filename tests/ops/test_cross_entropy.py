@@ -284,3 +284,30 @@ def test_a_softcap_below_all_numbers_is_not_none(classes: int, dtype: torch.dtyp
     torch.testing.assert_close(loss, torch.full_like(loss, math.log(classes)))
     (grad,) = torch.autograd.grad(loss.sum(), logits)
     assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("classes", [3, 13, 130, 1001])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_a_gradient_over_the_logits_is_the_gradient(
+    dtype: torch.dtype, classes: int, device: str
+) -> None:
+    """In rows of neighbours with something between them, which stays as it is."""
+    rows, how = 70, (-100, "mean", 0.1, 0.01, 3.0)
+    memory = torch.randn(rows, classes + 5, device=device).to(dtype)
+    logits, before = memory[:, :classes], memory.clone()
+    target = torch.randint(classes, (rows,), device=device)
+    target[::7] = -100
+    loss, *saved = OPS._cross_entropy_fwd(logits, target, None, *how)
+    wanted = OPS._cross_entropy_bwd(loss, logits, target, None, *saved, *how)
+    OPS._cross_entropy_bwd_(loss, logits, target, None, *saved, *how)
+    assert torch.equal(logits, wanted)
+    assert torch.equal(memory[:, classes:], before[:, classes:])
+
+
+def test_logits_that_cannot_be_written_over_are_refused() -> None:
+    target, how = torch.zeros(4, dtype=torch.int64), (-100, "mean", 0.0, 0.0, None)
+    for logits in (torch.randn(1, 8).expand(4, 8), torch.randn(8, 4).t()):
+        loss, *saved = OPS._cross_entropy_fwd(logits, target, None, *how)
+        with pytest.raises(RuntimeError, match=r"logits has strides .*, expected rows"):
+            OPS._cross_entropy_bwd_(loss, logits, target, None, *saved, *how)

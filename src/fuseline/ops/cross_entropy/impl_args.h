@@ -99,6 +99,17 @@ inline void check_bwd(Tensor& dloss, const Tensor& logits, Tensor& target,
   total = counted_contiguous(total);
 }
 
+// The rows of logits over which their gradient can be written.
+inline Rows writable_rows(const Tensor& logits) {
+  kArgs.check_rows(logits);
+  Rows rows = rows_of(logits);
+  const bool apart = rows.rows < 2 || rows.stride >= rows.n;
+  STD_TORCH_CHECK(apart && rows.data() == logits.const_data_ptr(), kArgs.op,
+                  ": logits has strides ", to_string(logits.strides()),
+                  ", expected rows of neighbours, with one stride and apart, to write over");
+  return rows;
+}
+
 // What a forward gives: the loss, reduced or not; of each row the largest logit and the logarithm
 // of the sum of exponentials relative to it; the sum of the targets' weights and that of all.
 struct Results {

@@ -120,22 +120,45 @@ Tensor loss(const Tensor& logits, const Tensor& target, std::optional<Tensor> we
       forward(logits, target, weight, ignore_index, reduction, smoothing, z_loss, softcap));
 }
 
-Tensor backward(Tensor dloss, const Tensor& logits, Tensor target, std::optional<Tensor> weight,
-                Tensor stats, Tensor total, int64_t ignore_index, std::string reduction,
-                double smoothing, double z_loss, std::optional<double> softcap) {
-  const Options options(ignore_index, reduction, smoothing, z_loss, softcap);
-  check_bwd(dloss, logits, target, weight, stats, total, options);
-  const Rows rows = rows_of(logits);
-  check_classes(target, rows.n, ignore_index);
-  Tensor dlogits = allocate_like(logits);
+// Writes the gradient of the rows to rows of memory, `apart` elements from each other.
+void write_gradient(Tensor dloss, const Rows& rows, Tensor target, std::optional<Tensor> weight,
+                    Tensor stats, Tensor total, const Options& options, void* dlogits,
+                    int64_t apart) {
+  check_bwd(dloss, rows.tensor, target, weight, stats, total, options);
+  check_classes(target, rows.n, options.ignore_index);
   const auto* const totals = static_cast<const double*>(total.const_data_ptr());
   const GradientArgs args{problem_of(rows, target, weight, stats, totals, options),
-                          dloss.const_data_ptr(), dlogits.mutable_data_ptr(),
-                          options.reduction == kNone, options.reduction == kMean ? totals[0] : 1};
-  const auto kernel = kernels().gradient[static_cast<int>(element_of(logits))];
+                          dloss.const_data_ptr(),
+                          dlogits,
+                          options.reduction == kNone,
+                          apart,
+                          options.reduction == kMean ? totals[0] : 1};
+  const auto kernel = kernels().gradient[static_cast<int>(element_of(rows.tensor))];
   parallel(rows.rows, kExponential * rows.n,
            [&](int64_t first, int64_t last) { kernel(args, first, last); });
+}
+
+Tensor backward(const Tensor& dloss, const Tensor& logits, const Tensor& target,
+                const std::optional<Tensor>& weight, const Tensor& stats, const Tensor& total,
+                int64_t ignore_index, std::string reduction, double smoothing, double z_loss,
+                std::optional<double> softcap) {
+  const Options options(ignore_index, reduction, smoothing, z_loss, softcap);
+  kArgs.check_rows(logits);
+  const Rows rows = rows_of(logits);
+  Tensor dlogits = allocate_like(logits);
+  write_gradient(dloss, rows, target, weight, stats, total, options, dlogits.mutable_data_ptr(),
+                 rows.n);
   return dlogits;
+}
+
+void backward_in_place(const Tensor& dloss, const Tensor& logits, const Tensor& target,
+                       const std::optional<Tensor>& weight, const Tensor& stats,
+                       const Tensor& total, int64_t ignore_index, std::string reduction,
+                       double smoothing, double z_loss, std::optional<double> softcap) {
+  const Options options(ignore_index, reduction, smoothing, z_loss, softcap);
+  const Rows rows = writable_rows(logits);
+  write_gradient(dloss, rows, target, weight, stats, total, options, logits.mutable_data_ptr(),
+                 rows.stride);
 }
 
 }  // namespace
@@ -157,6 +180,10 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
       "_cross_entropy_bwd(Tensor dloss, Tensor logits, Tensor target, Tensor? weight, "
       "Tensor stats, Tensor total, int ignore_index, str reduction, float label_smoothing, "
       "float z_loss, float? softcap) -> Tensor");
+  m.def(  // over the logits
+      "_cross_entropy_bwd_(Tensor dloss, Tensor(a!) logits, Tensor target, Tensor? weight, "
+      "Tensor stats, Tensor total, int ignore_index, str reduction, float label_smoothing, "
+      "float z_loss, float? softcap) -> ()");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
@@ -164,4 +191,5 @@ STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
   m.impl("_cross_entropy", TORCH_BOX(&fuseline::cross_entropy::loss));
   m.impl("_cross_entropy_fwd", TORCH_BOX(&fuseline::cross_entropy::forward));
   m.impl("_cross_entropy_bwd", TORCH_BOX(&fuseline::cross_entropy::backward));
+  m.impl("_cross_entropy_bwd_", TORCH_BOX(&fuseline::cross_entropy::backward_in_place));
 }

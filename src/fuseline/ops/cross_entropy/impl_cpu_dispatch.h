@@ -24,12 +24,13 @@ struct ForwardArgs {
   void* losses;
 };
 
-// The gradients of the rows' losses lie `step` apart and are divided by `total`.
+// The gradients of the rows' losses lie `step` apart and are divided by `total`, the rows of
+// dlogits `apart`. They may be those of logits.
 struct GradientArgs {
   Problem of;
   const void* dloss;
   void* dlogits;
-  int64_t step;
+  int64_t step, apart;
   double total;
 };
 

@@ -198,7 +198,8 @@ void gradient_tiles(const GradientArgs& a, int64_t first, int64_t last) {
       if (target[r] >= 0) continue;  // ignored: zeros, whatever its logits are
       for (int64_t i = 0; i < p.n; ++i) dx.column(i)[r] = X{};
     }
-    dx.write(a.dlogits, row, count, p.n);
+    X* const to = static_cast<X*>(a.dlogits) + row * a.apart;
+    transpose(dx.elements, kTileRows, to, a.apart, p.n, count);
   });
 }
 
@@ -207,12 +208,13 @@ template <class X>
 void gradient(const GradientArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   const Problem& p = a.of;
+  static_assert(softmax::kFew<C> >= kLanes<C>);
   if (p.n <= softmax::kFew<C>) return gradient_tiles<X>(a, first, last);
   const Softcap<C> cap(p.softcap);
   const C* const weight = static_cast<const C*>(p.weight);
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(p.logits) + row * p.stride;
-    X* const dx = static_cast<X*>(a.dlogits) + row * p.n;
+    X* const dx = static_cast<X*>(a.dlogits) + row * a.apart;
     const int64_t target = p.target[row];
     if (target == p.ignore_index) {
       __builtin_memset(dx, 0, p.n * sizeof(X));
@@ -223,9 +225,14 @@ void gradient(const GradientArgs& a, int64_t first, int64_t last) {
       const Vector<C> w = weight ? load<C>(weight + i, part) : Vector<C>{} + 1;
       return of.dlogits(p, cap, load<C>(x + i, part), Vector<C>{} + hit, w);
     };
-    each_vector<C>(p.n,
-                   [=](int64_t i, auto part) { store<C>(dx + i, slope(i, C(0), part), part); });
-    store<C>(dx + target, slope(target, C(1), Short{1}), Short{1});
+    // The last vector overlaps the one before it: read what dx may be written over.
+    const int64_t rest = p.n - kLanes<C>;
+    const auto end = slope(rest, C(0), Whole{});
+    const auto hit = slope(target, C(1), Short{1});
+    for (int64_t i = 0; i < rest; i += kLanes<C>)
+      store<C>(dx + i, slope(i, C(0), Whole{}), Whole{});
+    store<C>(dx + rest, end, Whole{});
+    store<C>(dx + target, hit, Short{1});
   }
 }
 

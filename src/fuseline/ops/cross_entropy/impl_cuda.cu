@@ -73,16 +73,14 @@ Tensor loss(const Tensor& logits, Tensor target, std::optional<Tensor> weight, i
       forward(logits, target, weight, ignore_index, reduction, smoothing, z_loss, softcap));
 }
 
-Tensor backward(Tensor dloss, const Tensor& logits, Tensor target, std::optional<Tensor> weight,
-                Tensor stats, Tensor total, int64_t ignore_index, std::string reduction,
-                double smoothing, double z_loss, std::optional<double> softcap) {
-  const Options options(ignore_index, reduction, smoothing, z_loss, softcap);
-  check_bwd(dloss, logits, target, weight, stats, total, options);
-  const Device device = device_of(logits);
+// Writes the gradient of the rows to rows of memory, `apart` elements from each other.
+void write_gradient(Tensor dloss, const Rows& rows, Tensor target, std::optional<Tensor> weight,
+                    Tensor stats, Tensor total, const Options& options, void* dlogits,
+                    int64_t apart) {
+  check_bwd(dloss, rows.tensor, target, weight, stats, total, options);
+  const Device device = device_of(rows.tensor);
   const DeviceScope scope(device.index);
-  const Rows rows = rows_of(logits);
-  const Tensor dlogits = allocate_like(logits);
-  for_dtype(logits.scalar_type(), [&](auto* type) {
+  for_dtype(rows.tensor.scalar_type(), [&](auto* type) {
     using T = std::remove_pointer_t<decltype(type)>;
     using S = Stat<T>;
     using Op = Backward<T>;
@@ -91,12 +89,35 @@ Tensor backward(Tensor dloss, const Tensor& logits, Tensor target, std::optional
                 data_of<S>(dloss),
                 options.reduction == kNone,
                 data_of<double>(total),
-                options.reduction == kMean};
+                options.reduction == kMean,
+                apart};
     auto a = args_of<Op>(rows);
-    a.out.of[0] = data_of<T>(dlogits);
+    a.out.of[0] = static_cast<T*>(dlogits);
     FUSELINE_CUDA_CHECK(launch(a, op, current_stream(device.index)));
   });
+}
+
+Tensor backward(const Tensor& dloss, const Tensor& logits, const Tensor& target,
+                const std::optional<Tensor>& weight, const Tensor& stats, const Tensor& total,
+                int64_t ignore_index, std::string reduction, double smoothing, double z_loss,
+                std::optional<double> softcap) {
+  const Options options(ignore_index, reduction, smoothing, z_loss, softcap);
+  kArgs.check_rows(logits);
+  const Rows rows = rows_of(logits);
+  const Tensor dlogits = allocate_like(logits);
+  write_gradient(dloss, rows, target, weight, stats, total, options, dlogits.mutable_data_ptr(),
+                 rows.n);
   return dlogits;
+}
+
+void backward_in_place(const Tensor& dloss, const Tensor& logits, const Tensor& target,
+                       const std::optional<Tensor>& weight, const Tensor& stats,
+                       const Tensor& total, int64_t ignore_index, std::string reduction,
+                       double smoothing, double z_loss, std::optional<double> softcap) {
+  const Options options(ignore_index, reduction, smoothing, z_loss, softcap);
+  const Rows rows = writable_rows(logits);
+  write_gradient(dloss, rows, target, weight, stats, total, options, logits.mutable_data_ptr(),
+                 rows.stride);
 }
 
 }  // namespace
@@ -107,4 +128,5 @@ STABLE_TORCH_LIBRARY_IMPL(fuseline, CUDA, m) {
   m.impl("_cross_entropy", TORCH_BOX(&fuseline::cross_entropy::loss));
   m.impl("_cross_entropy_fwd", TORCH_BOX(&fuseline::cross_entropy::forward));
   m.impl("_cross_entropy_bwd", TORCH_BOX(&fuseline::cross_entropy::backward));
+  m.impl("_cross_entropy_bwd_", TORCH_BOX(&fuseline::cross_entropy::backward_in_place));
 }

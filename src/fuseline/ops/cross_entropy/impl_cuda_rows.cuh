@@ -154,6 +154,7 @@ struct Backward : OfLogits<T_, 1> {
   int64_t step;         // between the rows' dloss
   const double* total;  // the sum of the targets' weights, and of all
   bool mean;
+  int64_t apart;  // elements between rows of dlogits
 
   __device__ __forceinline__ Row begin(const ArgsOf<Backward>& a, int64_t index) const {
     const int64_t target = problem.target[index];
@@ -237,16 +238,18 @@ __global__ void __launch_bounds__(THREADS)
     slope_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op) {
   const int64_t index = blockIdx.x;
   Columns<Op, THREADS, WHOLE> columns(a, index, a.n, THREADS);
-  columns.write(op, op.begin(a, index), a.out.at(index * a.n + columns.begin));
+  columns.write(op, op.begin(a, index), a.out.at(index * op.apart + columns.begin));
 }
 
 // Calls launch(threads, whole): as many threads as a row keeps busy; whether all rows begin at
 // multiples of 16 bytes and consist of whole packs.
 template <typename Op, typename Launch>
-void by_length(const ArgsOf<Op>& a, const Launch& launch) {
+void by_length(const ArgsOf<Op>& a, const Op& op, const Launch& launch) {
   constexpr int VEC = kVec<typename Op::T>;
   bool whole = a.n % VEC == 0 && aligned<typename Op::T, VEC>(a.in[0], a.stride[0]);
-  if constexpr (Op::OUTPUTS > 0) whole = whole && aligned<typename Op::T, VEC>(a.out.of[0], a.n);
+  if constexpr (Op::OUTPUTS > 0) {
+    whole = whole && aligned<typename Op::T, VEC>(a.out.of[0], op.apart);
+  }
   const auto by = [&](auto threads) {
     whole ? launch(threads, std::true_type{}) : launch(threads, std::false_type{});
   };
@@ -257,7 +260,7 @@ void by_length(const ArgsOf<Op>& a, const Launch& launch) {
 template <typename T>
 cudaError_t launch(const ArgsOf<Forward<T>>& a, const Forward<T>& op, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
-  by_length<Forward<T>>(a, [&](auto threads, auto whole) {
+  by_length(a, op, [&](auto threads, auto whole) {
     constexpr int THREADS = decltype(threads)::value;
     const auto kernel = loss_kernel<Forward<T>, THREADS, decltype(whole)::value>;
     kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op);
@@ -268,7 +271,7 @@ cudaError_t launch(const ArgsOf<Forward<T>>& a, const Forward<T>& op, cudaStream
 template <typename T>
 cudaError_t launch(const ArgsOf<Backward<T>>& a, const Backward<T>& op, cudaStream_t stream) {
   if (a.rows == 0) return cudaSuccess;
-  by_length<Backward<T>>(a, [&](auto threads, auto whole) {
+  by_length(a, op, [&](auto threads, auto whole) {
     constexpr int THREADS = decltype(threads)::value;
     const auto kernel = slope_kernel<Backward<T>, THREADS, decltype(whole)::value>;
     kernel<<<static_cast<unsigned>(a.rows), THREADS, 0, stream>>>(a, op);
