@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -85,11 +86,17 @@ def test_is_torchs_whatever_the_chunks(rows: int, reduction: str, device: str) -
 
 
 def test_chunks_are_equal_and_in_whole_tiles() -> None:
-    of = impl_chunks.rows_of_chunk
-    assert of(8192, 4096, "cuda") == 2048
-    assert of(2049, 4096, "cuda") == 1152  # and 897
-    assert (of(8192, 768, "cuda"), of(8192, 768, "cpu")) == (1024, 384)
-    assert (of(0, 64, "cpu"), of(7, 64, "cpu"), of(257, 64, "cpu")) == (1, 7, 256)
+    def of(rows: int, columns: int, classes: int = 9, device: str = "cpu") -> int:
+        with FakeTensorMode():
+            shapes = ((rows, columns), (classes, columns))
+            hidden, weight = (torch.empty(s, device=device, dtype=torch.bfloat16) for s in shapes)
+            return impl_chunks.rows_of_chunk(hidden, weight)
+
+    assert (of(8192, 768), of(0, 64), of(7, 64), of(257, 64)) == (384, 1, 7, 256)
+    if torch.cuda.is_available():  # as much memory as fp32 sums of dweight, or 1 GiB
+        assert of(8192, 4096, 128256, "cuda") == 8192
+        assert of(8193, 4096, 128256, "cuda") == 4224  # and 3969
+        assert of(8192, 768, 50257, "cuda") == 8192
 
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)

@@ -6,17 +6,23 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import native
+from fuseline.core.contract import triton_beside
+from fuseline.core.device import triton_unavailable
 from fuseline.core.products.backend import flat
 from fuseline.primitives.rms import statistics_dtype
 
 _OPS = torch.ops.fuseline
-# Rows of a chunk at least: with fewer, reading and writing dweight once a chunk takes a GPU longer
-# than the product that is added to it.
+# Rows of a chunk at least, with few enough columns: with fewer, reading and writing dweight once a
+# chunk takes a GPU longer than the product that is added to it.
 LEAST_ROWS = {"cpu": 256, "cuda": 1024}
+LEAST_BYTES = 1 << 30  # of a GPU's logits, before they are cut
 _TILE = 128  # of products' rows
+_ROW_BYTES = 16  # of which products want their operands' rows to be a multiple
+_on_triton = triton_beside(__name__)
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 Gradients = tuple[Tensor, Tensor, Tensor]
 
@@ -58,12 +64,13 @@ def forward(
     _require_classes(classes, weight.shape[0], ignore_index)
     apart = reduction == "none"
     needs = (need_dhidden, need_dweight, need_dbias)
-    sums = _Gradients(rows, weight, bias, (False,) * 3 if apart else needs)
+    layer = _Layer(rows, weight, bias)
+    sums = _Gradients(layer, (False,) * 3 if apart else needs)
     wide = statistics_dtype(hidden)
     losses = rows.new_empty((rows.shape[0],), dtype=wide)
     stats = rows.new_empty((rows.shape[0] if apart else 0, 2), dtype=wide)
     one, totals = rows.new_ones((), dtype=wide), []
-    for part, z in _logits(rows, weight, bias):
+    for part, z in layer.logits():
         t = classes[part]
         losses[part], kept, total = _OPS._cross_entropy_fwd(z, t, None, ignore_index, "none", *how)
         totals.append(total)
@@ -71,7 +78,8 @@ def forward(
             stats[part] = kept
         elif any(needs):
             saved = (t, None, kept, total)
-            sums.add(part, _OPS._cross_entropy_bwd(one, z, *saved, ignore_index, "sum", *how))
+            _OPS._cross_entropy_bwd_(one, z, *saved, ignore_index, "sum", *how)
+            sums.add(part)
     total = torch.stack(totals)
     total = torch.stack((total[:, 0].sum(), total[0, 1]))
     if apart:
@@ -117,35 +125,70 @@ def backward(
         )
     rows, classes, dlosses = flat(hidden), target.reshape(-1), dloss.reshape(-1)
     _require_classes(classes, weight.shape[0], ignore_index)
-    found = _Gradients(rows, weight, bias, needs)
-    for part, z in _logits(rows, weight, bias):
+    layer = _Layer(rows, weight, bias)
+    sums = _Gradients(layer, needs)
+    for part, z in layer.logits():
         saved = (classes[part], None, stats.view(-1, 2)[part], total)
-        dz = _OPS._cross_entropy_bwd(dlosses[part], z, *saved, ignore_index, reduction, *how)
-        found.add(part, dz)
-    return found.rounded(hidden)
+        _OPS._cross_entropy_bwd_(dlosses[part], z, *saved, ignore_index, reduction, *how)
+        sums.add(part)
+    dhidden, dweight, dbias = sums.found(hidden)
+    return dhidden, dweight.to(hidden.dtype), dbias.to(hidden.dtype)
+
+
+class _Layer:
+    """A linear layer whose logits are made in chunks of rows, each over the one before.
+
+    On a GPU logits of half types have classes to whole 16 bytes, where products are up to four
+    times as fast; those that are not there have a weight of 0.
+    """
+
+    def __init__(self, rows: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+        self.rows, self.classes = rows, weight.shape[0]
+        more = -self.classes % (_ROW_BYTES // rows.element_size()) if _is_padded(rows) else 0
+        self.weight = F.pad(weight, (0, 0, 0, more)) if more else weight
+        self.bias = F.pad(bias, (0, more)) if more and bias is not None else bias
+        self.step = rows_of_chunk(rows, weight)
+        self._memory = rows.new_empty((self.step, self.classes + more))
+
+    def logits(self) -> Iterator[tuple[slice, Tensor]]:
+        """Give chunks of rows and their logits."""
+        for start in range(0, max(self.rows.shape[0], 1), self.step):
+            part = slice(start, start + self.step)
+            of_chunk = self.rows[part]
+            z = self._memory[: of_chunk.shape[0]]
+            if self.bias is None:
+                torch.mm(of_chunk, self.weight.mT, out=z)
+            else:
+                torch.addmm(self.bias, of_chunk, self.weight.mT, out=z)
+            yield part, z[:, : self.classes]
+
+    def gradient(self, part: slice) -> Tensor:
+        """Return what was written over a chunk's logits, 0 for classes that are not there."""
+        dz = self._memory[: self.rows[part].shape[0]]
+        dz[:, self.classes :] = 0  # of a row with NaN they are NaN
+        return dz
 
 
 class _Gradients:
-    """The gradients that are needed, added up over chunks: in fp32 of half types but for hidden's,
+    """The gradients that are needed, added up over chunks as `sums_dtype` says, but for hidden's,
     whose rows lie in one chunk each.
     """
 
-    def __init__(
-        self, rows: Tensor, weight: Tensor, bias: Tensor | None, needs: tuple[bool, bool, bool]
-    ) -> None:
-        wide = statistics_dtype(rows)
-        self._rows, self._weight = rows, weight
+    def __init__(self, layer: _Layer, needs: tuple[bool, bool, bool]) -> None:
+        rows, weight = layer.rows, layer.weight
+        self._layer, dtype = layer, sums_dtype(rows, weight)
         self._dhidden = rows.new_empty(rows.shape) if needs[0] else None
-        self._dweight = weight.new_empty(weight.shape, dtype=wide) if needs[1] else None
-        self._dbias = weight.new_zeros(weight.shape[:1], dtype=wide) if needs[2] else None
+        self._dweight = weight.new_empty(weight.shape, dtype=dtype) if needs[1] else None
+        self._dbias = weight.new_zeros(weight.shape[:1], dtype=dtype) if needs[2] else None
         self._empty = True
 
-    def add(self, part: slice, dz: Tensor) -> None:
-        """Add what a chunk's gradient of the logits makes."""
+    def add(self, part: slice) -> None:
+        """Add what the gradient of a chunk's logits makes."""
+        dz = self._layer.gradient(part)
         if self._dhidden is not None:
-            torch.mm(dz, self._weight, out=self._dhidden[part])
+            torch.mm(dz, self._layer.weight, out=self._dhidden[part])
         if self._dweight is not None:
-            _add_product(self._dweight, dz.mT, self._rows[part], 0 if self._empty else 1)
+            _add_product(self._dweight, dz.mT, self._layer.rows[part], 0 if self._empty else 1)
         if self._dbias is not None:
             self._dbias += dz.sum(0, dtype=self._dbias.dtype)
         self._empty = False
@@ -153,16 +196,10 @@ class _Gradients:
     def found(self, hidden: Tensor) -> Gradients:
         """Return the sums as they are, hidden's in its shape."""
         dhidden = None if self._dhidden is None else self._dhidden.view(hidden.shape)
-        dh, dw, db = (
-            hidden.new_empty((0,)) if d is None else d
-            for d in (dhidden, self._dweight, self._dbias)
-        )
+        whole = slice(self._layer.classes)
+        dweight, dbias = (None if d is None else d[whole] for d in (self._dweight, self._dbias))
+        dh, dw, db = (hidden.new_empty((0,)) if d is None else d for d in (dhidden, dweight, dbias))
         return dh, dw, db
-
-    def rounded(self, hidden: Tensor) -> Gradients:
-        """Return the gradients of hidden's dtype."""
-        dhidden, dweight, dbias = self.found(hidden)
-        return dhidden, dweight.to(hidden.dtype), dbias.to(hidden.dtype)
 
 
 def _add_product(to: Tensor, a: Tensor, b: Tensor, beta: int) -> None:
@@ -175,32 +212,41 @@ def _add_product(to: Tensor, a: Tensor, b: Tensor, beta: int) -> None:
         torch.addmm(to, a.to(to.dtype), b.to(to.dtype), beta=beta, out=to)
 
 
-def _logits(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
-    """Give chunks of rows and their logits, each of which is written over the one before."""
-    step = rows_of_chunk(rows.shape[0], rows.shape[1], rows.device.type)
-    memory = rows.new_empty((step, weight.shape[0]))
-    for start in range(0, max(rows.shape[0], 1), step):
-        of_chunk = rows[start : start + step]
-        z = memory[: of_chunk.shape[0]]
-        if bias is None:
-            torch.mm(of_chunk, weight.mT, out=z)
-        else:
-            torch.addmm(bias, of_chunk, weight.mT, out=z)
-        yield slice(start, start + step), z
+def _is_padded(rows: Tensor) -> bool:
+    return rows.is_cuda and rows.element_size() == 2
 
 
-def rows_of_chunk(rows: int, columns: int, device_type: str) -> int:
-    """Return how many rows of logits are made at once.
+def rows_of_chunk(rows: Tensor, weight: Tensor) -> int:
+    """Return how many rows of logits are made at once, of a matrix of rows; by shapes alone.
 
-    Half as many as hidden has columns, so that they take half of the weight's memory, but at least
-    LEAST_ROWS; of chunks as long as each other, in whole tiles.
+    On a GPU so many that they take the memory of an fp32 sum of dweight, which several chunks need,
+    or LEAST_BYTES; on a CPU half of the weight's. LEAST_ROWS at least; of chunks as long as each
+    other, in whole tiles.
     """
-    most = max(LEAST_ROWS[device_type], columns // 2)
-    chunks = max(-(-rows // most), 1)
-    tiles = -(-rows // (chunks * _TILE))
-    return max(min(tiles * _TILE, rows), 1)
+    count, columns = rows.shape
+    device = rows.device.type
+    if device == "cuda":
+        sums = max(weight.shape[0] * columns * 4, LEAST_BYTES)
+        most = sums // (weight.shape[0] * rows.element_size())
+    else:
+        most = columns // 2
+    most = max(most, LEAST_ROWS[device])
+    chunks = max(-(-count // most), 1)
+    tiles = -(-count // (chunks * _TILE))
+    return max(min(tiles * _TILE, count), 1)
+
+
+def sums_dtype(rows: Tensor, weight: Tensor) -> torch.dtype:
+    """Return the dtype that dweight and dbias are kept in until backward: fp32 of half types, but
+    bf16, which has fp32's range, where one product of all rows gives them.
+    """
+    bf16 = rows.is_cuda and rows.dtype == torch.bfloat16
+    whole = bf16 and rows_of_chunk(rows, weight) >= rows.shape[0]
+    return rows.dtype if whole else statistics_dtype(rows)
 
 
 def _scaled(sums: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Return sums * scale, rounded once."""
+    if sums.is_cuda and scale.numel() == 1 and triton_unavailable("cuda") is None:
+        return _on_triton().scaled(sums, scale, dtype)  # type: ignore[no-any-return]
     return torch.mul(sums, scale, out=sums.new_empty(sums.shape, dtype=dtype))

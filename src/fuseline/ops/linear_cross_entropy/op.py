@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from fuseline.core import arguments, contract, operator
+from fuseline.core.products.backend import flat
 from fuseline.core.rules import DTYPE, Fact
 from fuseline.ops.cross_entropy import op as losses
 from fuseline.ops.linear_cross_entropy import impl_chunks, impl_eager
@@ -102,6 +103,7 @@ def _sizes(
 ) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return shape and dtype of what the forward gives: the loss, and what is saved."""
     rows, wide, none = hidden.shape[:-1], statistics_dtype(hidden), torch.Size((0,))
+    kept = impl_chunks.sums_dtype(flat(hidden), weight)
     apart = reduction == "none"
     dhidden, dweight, dbias = (need and not apart for need in needs)
     return {
@@ -109,8 +111,8 @@ def _sizes(
         "stats": (torch.Size((*rows, 2)) if apart else torch.Size((0, 2)), wide),
         "total": (torch.Size((2,)), torch.float64),
         "dhidden": (hidden.shape if dhidden else none, hidden.dtype),
-        "dweight": (weight.shape, wide) if dweight else (none, hidden.dtype),
-        "dbias": (weight.shape[:1], wide) if dbias else (none, hidden.dtype),
+        "dweight": (weight.shape, kept) if dweight else (none, hidden.dtype),
+        "dbias": (weight.shape[:1], kept) if dbias else (none, hidden.dtype),
     }
 
 
