@@ -65,7 +65,7 @@ class Variant:
             *saving, bwd = pair
             fwd = saving[0] if saving else self.raw
             direct = _direct(kernels, bwd) if kernels else (fwd._op, bwd._op)
-            graph, below = Parts(self.public, fwd, bwd), Parts(eager, *direct)
+            graph, below = Parts(self.raw, fwd, bwd), Parts(eager, *direct)
             self.parts = {"eager": below, "graph": graph}
             self._traced_apply = contract.function(fwd, bwd).apply
             eager_apply = applied(contract.function(*direct))
@@ -94,10 +94,16 @@ class Variant:
             if torch._C._are_functorch_transforms_active():
                 return self.decomposed(*args)
             return self._traced_apply(*args)
-        if self.traced_through:
+        # A compiled graph would come here at every call, which costs 12 us.
+        if self.traced_through or _functionalizing():
             return self.raw(*args)
         with torch._C._AutoDispatchBelowAutograd():
             return self.public.redispatch(keyset & torch._C._after_autograd_keyset, *args)
+
+
+def _functionalizing() -> bool:
+    """Whether AOTAutograd makes a graph of what runs."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FUNCTIONAL) is not None
 
 
 def applied(function: type[torch.autograd.Function]) -> Function:

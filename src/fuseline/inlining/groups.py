@@ -55,8 +55,8 @@ class Group:
     @property
     def training(self) -> bool:
         """Whether a gradient is computed."""
-        public = self.forward is not None and _name(self.forward) == self.contract.name
-        return bool(self.backwards) or not public
+        alone = self.forward is not None and not _name(self.forward).endswith("_fwd")
+        return bool(self.backwards) or not alone
 
     @property
     def neighbour(self) -> bool:
