@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from functorch.compile import make_boxed_func
 from ops.test_patching import DEVICES, FAMILIES, model, tokens
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -71,6 +73,18 @@ def given(device: str = "cpu", dtype: torch.dtype = torch.float32) -> tuple[Tens
     labels = torch.randint(CLASSES, (3, 9), device=device)
     labels[0, :5] = -100
     return torch.randn(3, 9, 12, device=device, dtype=dtype), labels
+
+
+def traced(net: nn.Module) -> tuple[Callable[..., Tensor], set[str]]:
+    """Return a model compiled to one graph, and the set that gets its operators."""
+    operators: set[str] = set()
+
+    def keep(graph: Any, _: Any) -> Any:
+        operators.update(str(node.target) for node in graph.graph.nodes)
+        return make_boxed_func(graph.forward)
+
+    backend = aot_autograd(fw_compiler=keep)
+    return torch.compile(net, backend=backend, fullgraph=True), operators
 
 
 def status(net: nn.Module) -> tuple[int, dict[str, int]]:
@@ -278,14 +292,32 @@ def test_copies_and_files() -> None:
     assert status(net) == (2, {})
 
 
-def test_compiled_calls_are_the_models_own() -> None:
-    net, (x, labels) = Head(), given()
-    wanted = net(x, labels)
-    fuseline.patch(net)
-    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x, labels), wanted)
-    assert status(net) == (0, {})
+@pytest.mark.parametrize("items", [None, 7, torch.tensor(7)], ids=str)
+@pytest.mark.parametrize("device", DEVICES)
+def test_compiled_calls_are_served(device: str, items: Any) -> None:
     torch._dynamo.reset()
+    net, (x, labels) = Head().to(device), [t.to(device) for t in given()]
+    x.requires_grad_()
+    own = net(x, labels, num_items_in_batch=items)
+    wanted = own, *torch.autograd.grad(own, [x, *net.parameters()])
+    fuseline.patch(net)
+    compiled, operators = traced(net)
+    loss = compiled(x, labels, num_items_in_batch=items)
+    found = loss, *torch.autograd.grad(loss, [x, *net.parameters()])
+    torch.testing.assert_close(found, wanted)
+    assert "fuseline._cross_entropy_fwd.default" in operators
+    assert status(net) == (0, {})  # compiled calls are not counted
+
+
+def test_compiled_calls_that_are_not_proven_are_the_models_own() -> None:
+    torch._dynamo.reset()
+    net, (x, labels) = Head(), given()
+    wanted = net(x, labels, cu_seq_lens=3)
+    fuseline.patch(net)
+    compiled, operators = traced(net)
+    torch.testing.assert_close(compiled(x, labels, cu_seq_lens=3), wanted)
+    assert operators
+    assert not any("fuseline" in name for name in operators)
 
 
 def test_an_implementation_that_it_has_not() -> None:

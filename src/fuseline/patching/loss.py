@@ -44,11 +44,10 @@ class Loss(Watched):
         self.own_function, self.device, self.cells = own, device, cells
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if is_compiling():
-            return self.own_function(*args, **kwargs)
         given = dict(zip(NAMES, args, strict=False))
         why = _unknown(args, given, kwargs) or self._refusal(**given, **kwargs)
-        self.count(why)
+        if not is_compiling():
+            self.count(why)
         if why is not None:
             return self.own_function(*args, **kwargs)
         given |= kwargs
@@ -84,7 +83,7 @@ class Loss(Watched):
             return "logits has not vocab_size columns, or is not contiguous"
         if type(ignore_index) is not int or type(num_items_in_batch) not in _NUMBERS:
             return "ignore_index or num_items_in_batch is no number"
-        return "torch.jit traces" if _tracing() is not None else None
+        return "torch.jit traces" if not is_compiling() and _tracing() is not None else None
 
 
 def _unknown(args: Any, given: Any, kwargs: Any) -> str | None:
