@@ -84,7 +84,7 @@ def _statistics_kernel(
     """Process BLOCK channels: read the moments of all chunks, ROWS at most, write the batch's."""
     cols = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     rows = tl.arange(0, ROWS)
-    mask = (rows * chunk.to(tl.int64) < n_rows)[:, None] & (cols < n_cols)[None, :]
+    mask = (rows.to(tl.int64) * chunk < n_rows)[:, None] & (cols < n_cols)[None, :]
     own = tl.minimum(n_rows - rows.to(tl.int64) * chunk, chunk).to(tl.float64)[:, None]
     at = rows.to(tl.int64)[:, None] * n_cols + cols[None, :]
     means = tl.load(means_ptr + at, mask, other=0.0).to(tl.float64)
@@ -163,7 +163,7 @@ def _gradient_kernel(
     xhat, y, scale = _affine(h, cols, width, mean_ptr, rstd_ptr, w_ptr, b_ptr)
     if RELU:
         g = tl.where(y <= 0.0, 0.0, g)
-    each = 1.0 / n_rows.to(tl.float32)
+    each = 1.0 / tl.cast(n_rows, tl.float32)
     product = tl.load(products_ptr + cols, cols < width, other=0.0) * each
     mean = tl.load(sums_ptr + cols, cols < width, other=0.0) * each
     dh = (g - mean[None, :] - xhat * product[None, :]) * scale[None, :]

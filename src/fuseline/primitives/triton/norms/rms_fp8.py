@@ -22,7 +22,7 @@ from fuseline.primitives.triton.norms.e4m3 import (
     store_blocks,
     store_by,
 )
-from fuseline.primitives.triton.rms import divide, float64_of, in_range, inverse_sqrt
+from fuseline.primitives.triton.rms import float64_of, in_range, inverse_sqrt
 from fuseline.primitives.triton.row_sums import block, places, tile
 from fuseline.primitives.triton.rows import divide_up, halves, power_of_2, vec, whole_meta
 
@@ -63,12 +63,9 @@ def _whole_kernel(
     r_ptrs = places(r_ptr, rows, r_stride, cols, VEC) if r_ptr is not None else None
     h_ptrs = places(h_ptr, rows, n_cols, cols, VEC) if r_ptr is not None else None
     x = _sum(places(x_ptr, rows, x_stride, cols, VEC), r_ptrs, h_ptrs, mask)
-    # fp32 squares are added in fp64: the like terms of one thread would err in one direction.
-    sums: tl.constexpr = (
-        tl.float32 if x_ptr.dtype.element_ty.primitive_bitwidth < 32 else tl.float64
-    )
-    squares = tl.sum((x * x).to(sums), 1)
-    mean = (divide(squares, tl.cast(n_cols, sums)) + eps.to(sums)).to(tl.float32)
+    # In fp64: the order of a sum follows from how pointers are aligned, and whether there is a
+    # residual. The like terms of one thread would err in one direction, too.
+    mean = (tl.sum((x * x).to(tl.float64), 1) / n_cols + eps).to(tl.float32)
     v = x * inverse_sqrt(mean)[:, None]
     again = live & ~in_range(mean)
     if tl.sum(again.to(tl.int32), 0) > 0:  # fp64 holds the square of every fp32
