@@ -1,17 +1,23 @@
-"""Times short compiled blocks on a CPU with our operator kept, with its formula in its place
+"""Times short compiled blocks with our operator kept, with its formula in its place
 (fuseline.compile_options) and without us; prints a Markdown table.
 
-    OMP_NUM_THREADS=1 TORCHINDUCTOR_FORCE_DISABLE_CACHES=1 python tools/measure_inlining.py
+    OMP_NUM_THREADS=1 python tools/measure_inlining.py [OP]...
+    python tools/measure_inlining.py --device cuda --dtype bfloat16 --forward [OP]...
+
+Host time counts, on a GPU to the end of what was queued. Processes for several operators may run
+beside each other: they compile together, and measure one after the other.
 """
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import json
 import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,11 +26,14 @@ import torch
 import torch.nn.functional as F
 
 import fuseline
-from fuseline.core import tuned
+from fuseline.core import rules, tuned
 from fuseline.inlining import table
 
 ROUNDS, SECONDS = 40, 0.002  # of each variant in turn, and of one sample at least
-SIZES = ((64, 1024), (512, 1024), (2048, 2048))
+SIZES = {
+    "cpu": ((64, 1024), (512, 1024), (2048, 2048)),
+    "cuda": ((4, 4096), (512, 4096), (65536, 128), (8192, 1024), (8192, 4096)),
+}
 OPS = ("rms_norm", "layer_norm", "softmax", "bias_gelu", "swiglu")
 RULES = [
     {"direction": way, "where": {}, "impl": ["eager"], "evidence": {"run": "this"}}
@@ -55,11 +64,19 @@ BESIDE: dict[str, Callable[[Block], Block]] = {
 }
 
 
-def write_tables(folder: str, replaced: bool) -> None:
+@contextmanager
+def alone() -> Iterator[None]:
+    """Wait until no other process of this program measures."""
+    with (Path(tempfile.gettempdir()) / "measure_inlining.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def write_tables(folder: str, machine: str, replaced: bool) -> None:
     for op in OPS:
-        file = Path(folder) / op / table.FOLDER / "cpu.json"
+        file = Path(folder) / op / table.FOLDER / f"{machine}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps({"machine": "cpu", "rules": RULES if replaced else []}))
+        file.write_text(json.dumps({"machine": machine, "rules": RULES if replaced else []}))
     table._rules.cache_clear()
 
 
@@ -84,6 +101,8 @@ def sample(call: Callable[[], Any], repeats: int) -> float:
     start = time.perf_counter()
     for _ in range(repeats):
         call()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     return (time.perf_counter() - start) / repeats
 
 
@@ -93,25 +112,36 @@ def measure(folder: str, name: str, beside: str, size: tuple[int, int], grad: bo
     rows, columns = size
     inputs = [torch.randn(rows, columns) for _ in range(2)] + [torch.rand(columns) for _ in "wb"]
     ours, torchs = (BESIDE[beside](ops[name]) for ops in (OURS, TORCHS))
+    machine = rules.machine(inputs[0].device.type)
     calls = []
     for replaced in (False, True):
-        write_tables(folder, replaced)
+        write_tables(folder, machine, replaced)
         calls.append(compiled(ours, fuseline.compile_options(), inputs, grad))
     calls.append(compiled(torchs, None, inputs, grad))
-    repeats = max(1, int(SECONDS / sample(calls[0], 1)))
-    rounds = [[sample(call, repeats) for call in calls] for _ in range(ROUNDS)]
+    with alone():
+        repeats = max(1, int(SECONDS / sample(calls[0], 1)))
+        rounds = [[sample(call, repeats) for call in calls] for _ in range(ROUNDS)]
     return [median(times) * 1e6 for times in zip(*rounds, strict=True)]
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("ops", nargs="*", metavar="OP")
+    parser.add_argument("--device", default="cpu", choices=SIZES)
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--forward", action="store_true", help="no gradients")
+    given = parser.parse_args()
+    torch._inductor.config.force_disable_caches = True  # which know one table a process
+    torch.set_default_device(given.device)
+    torch.set_default_dtype(getattr(torch, given.dtype))
     print("| operator | beside | size | direction | kept | replaced | none | replaced / kept |")
     print("|---|---|---|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         os.environ[tuned.FOLDER] = folder
-        for name in names or OPS:
+        for name in given.ops or OPS:
             for beside in BESIDE:
-                for size in SIZES:
-                    for grad in (False, True):
+                for size in SIZES[given.device]:
+                    for grad in (False,) if given.forward else (False, True):
                         us = measure(folder, name, beside, size, grad)
                         figures = " | ".join(f"{t:.0f}" for t in us)
                         way = "fwd + bwd" if grad else "fwd"
@@ -120,4 +150,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
