@@ -1,4 +1,4 @@
-"""What test_sharding runs in each process over gloo: models in parallel, beside one process."""
+"""What test_sharding runs in each process: models in parallel, beside one process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fuseline
 
-STEPS = 30
+STEPS = {"cpu": 30, "cuda": 200}
 TINY = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "pad_token_id": 0,
@@ -67,7 +67,8 @@ def llama() -> Any:
 
 
 def patched(model: Any) -> Any:
-    report = fuseline.patch(model, impl="cpu")
+    on_a_cpu = torch.get_default_device().type == "cpu"
+    report = fuseline.patch(model, impl="cpu" if on_a_cpu else "auto")
     assert len(report.replaced) == 5 + 2 + 1, str(report)  # norms, gates, the loss
     return model
 
@@ -100,12 +101,14 @@ def whole(t: Any) -> Any:
     return (t.float() if t.dtype == torch.float8_e4m3fn else t).full_tensor()
 
 
-def losses(model: Module, loss_of: Callable[[Module, torch.Generator], Tensor]) -> list[float]:
+def losses(
+    model: Module, loss_of: Callable[[Module, torch.Generator], Tensor], steps: int
+) -> list[float]:
     """Return the losses of some steps; all processes see the same batches."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(3)
+    generator = torch.Generator(torch.get_default_device()).manual_seed(3)
     found = []
-    for _ in range(STEPS):
+    for _ in range(steps):
         optimiser.zero_grad()
         loss = whole(loss_of(model, generator))
         loss.backward()
@@ -127,13 +130,14 @@ def of_tokens(model: Any, generator: torch.Generator) -> Tensor:
 
 def parity(make: Any, wrap: Any, loss_of: Any) -> Callable[[DeviceMesh], int]:
     def run(mesh: DeviceMesh) -> int:
+        steps = STEPS[mesh.device_type]
         torch.manual_seed(0)
         alone = make()
         many = wrap(copy.deepcopy(alone), mesh)
-        wanted = losses(alone, loss_of)
+        wanted = losses(alone, loss_of, steps)
         assert wanted[-1] < wanted[0]
-        torch.testing.assert_close(losses(many, loss_of), wanted, rtol=1e-3, atol=1e-3)
-        return STEPS
+        torch.testing.assert_close(losses(many, loss_of, steps), wanted, rtol=1e-3, atol=1e-3)
+        return steps
 
     return run
 
@@ -167,7 +171,7 @@ def stays_local(mesh: DeviceMesh) -> int:
 
 def on_two_dimensions(mesh: DeviceMesh) -> int:
     """A mesh for data and for sequence parallelism: both cut rows, and both add to dweight."""
-    square = init_device_mesh("cpu", (1, mesh.size()))
+    square = init_device_mesh(mesh.device_type, (1, mesh.size()))
     tensors = torch.randn(6, 5, 8), torch.randn(8), torch.randn(8)
     found = []
     for cut in (False, True):

@@ -1,5 +1,5 @@
-"""What test_sharding runs in each process over gloo: operators on DTensors, beside themselves, and
-the tasks of sharded_models.
+"""What test_sharding runs in each process, over gloo or NCCL: operators on DTensors, beside
+themselves, and the tasks of sharded_models.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def cases(spec: OpSpec) -> list[Inputs]:
     """Return inputs of small cases, from all over the checker's list."""
     found = []
     for case in (case for case in spec.cases if "check" in case.suites):
-        made = spec.inputs(case, torch.float32, torch.device("cpu"), torch.Generator())
+        device = torch.get_default_device()
+        made = spec.inputs(case, torch.float32, device, torch.Generator(device))
         if all(0 < t.numel() <= SMALL for t in made.values() if isinstance(t, Tensor)):
             found.append(made)
     return found[:: -(-len(found) // CASES)]
@@ -54,7 +55,8 @@ def ways(spec: OpSpec, inputs: Inputs) -> Iterator[dict[str, Any]]:
 
 def results(spec: OpSpec, inputs: Inputs) -> list[Tensor]:
     """Return outputs and gradients, whole."""
-    name = next(n for n in ("auto", "cpu", "chunks") if n in {i.name for i in spec.implementations})
+    kinds = ("auto", torch.get_default_device().type, "triton", "chunks")
+    name = next(n for n in kinds if n in {i.name for i in spec.implementations})
     leaves = [inputs[n].requires_grad_() for n in spec.differentiable if inputs[n] is not None]
     out = spec.implementation(name).fn(**inputs)
     outs = out if isinstance(out, tuple) else (out,)
@@ -88,11 +90,17 @@ def compare(spec: OpSpec, mesh: DeviceMesh) -> int:
     return count
 
 
-def member(rank: int, size: int, meeting: str, names: list[str]) -> bool:
+def member(rank: int, size: int, meeting: str, device: str, names: list[str]) -> bool:
     """Compare operators as one of a group of processes that meet in a file."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=size)
-    mesh = init_device_mesh("cpu", (size,))
+    if device == "cuda":
+        torch.cuda.set_device(rank)
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_default_device(device)
+    torch.manual_seed(0)  # each draws the same
+    backend = {"cpu": "gloo", "cuda": "nccl"}[device]
+    dist.init_process_group(backend, f"file://{meeting}", rank=rank, world_size=size)
+    mesh = init_device_mesh(device, (size,))
     every = {name: partial(compare, spec) for name, spec in table.load().items()}
     for name, task in (TASKS | every).items():
         if names and name not in names:
@@ -106,14 +114,14 @@ def member(rank: int, size: int, meeting: str, names: list[str]) -> bool:
     return True
 
 
-def main(size: int, meeting: str, names: list[str]) -> int:
+def main(size: int, meeting: str, device: str, names: list[str]) -> int:
     """Fork the processes, which takes the seconds of these imports once; return failures."""
     members = []
     for rank in range(size):
         if (pid := os.fork()) == 0:
             right = False
             try:
-                right = member(rank, size, meeting, names)
+                right = member(rank, size, meeting, device, names)
             except BaseException:
                 traceback.print_exc()
             os._exit(not right)  # gloo's threads may abort a process that ends in the usual way
@@ -130,4 +138,4 @@ def main(size: int, meeting: str, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))

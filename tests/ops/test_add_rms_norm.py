@@ -290,9 +290,9 @@ def test_sums_that_leave_the_normal_range(dtype: torch.dtype, scale: float) -> N
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_copies_are_made_only_where_no_row_stride_exists_and_are_counted(device: str) -> None:
-    both = torch.randn(4, 64, device=device)
-    rows, strided = both[:, :32], both[:, ::2]
-    for x, residual, copies in ((rows, rows, 0), (rows, strided, 1), (strided, strided, 2)):
+    rows = torch.randn(4, 3, 64, device=device)[..., :32]
+    crossed = torch.randn(3, 4, 32, device=device).transpose(0, 1)
+    for x, residual, copies in ((rows, rows, 0), (rows, crossed, 1), (crossed, crossed, 2)):
         before = native.copies()
         fuseline.add_rms_norm(x, residual, None, 1e-5)
         assert native.copies() - before == copies

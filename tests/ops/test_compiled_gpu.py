@@ -44,14 +44,17 @@ def _cases(spec: OpSpec) -> list[Case]:
 
 
 def _inputs(spec: OpSpec, case: Case, rows: int, device: str) -> Inputs:
-    """The inputs of a case, of which those that have its first dimension begin with `rows`."""
+    """The inputs of a case, of which rows and their classes are the first `rows`."""
     where = torch.device(device)
     dtype = torch.float32 if torch.float32 in spec.dtypes else spec.dtypes[0]
     drawn = spec.make_inputs(case, dtype, where, torch.Generator(where).manual_seed(7))
     shape = case.args["shape"]
     return {
         n: v[:rows].clone()
-        if n in spec.row_inputs and isinstance(v, Tensor) and v.shape == shape and len(shape) > 1
+        if n in spec.row_inputs
+        and isinstance(v, Tensor)
+        and len(shape) > 1
+        and v.shape in (shape, shape[:-1])
         else v
         for n, v in drawn.items()
     }

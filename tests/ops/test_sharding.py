@@ -1,4 +1,4 @@
-"""Operators on DTensors: two processes over gloo give what one gives."""
+"""Operators on DTensors: two processes, over gloo or NCCL, give what one gives."""
 
 from __future__ import annotations
 
@@ -34,10 +34,14 @@ pytestmark = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [TASKS, [*table.load()]], ids=["models", "operators"])
-def test_two_processes_give_what_one_gives(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_two_processes_give_what_one_gives(tmp_path: Path, device: str, names: list[str]) -> None:
     if names is TASKS:
         pytest.importorskip("transformers")
-    command = [sys.executable, "-W", "ignore", str(SCRIPT), "2", str(tmp_path / "meet"), *names]
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    meeting = str(tmp_path / "meet")
+    command = [sys.executable, "-W", "ignore", str(SCRIPT), "2", meeting, device, *names]
     env = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
