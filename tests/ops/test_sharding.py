@@ -21,6 +21,9 @@ TASKS = [
     *("sequence parallel", "llama, ddp", "llama, fsdp", "llama, tp"),
 ]
 
+# Torch 2.11 has no rules for what conv_bn is made of.
+OPERATORS = [n for n in table.load() if n != "conv_bn" or torch.__version__ >= (2, 13)]
+
 # Names of layouts that several operators have, of which some lack these.
 SHARED = {"h", "y", "z", "bias", "dy"}
 
@@ -33,7 +36,7 @@ pytestmark = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", [TASKS, [*table.load()]], ids=["models", "operators"])
+@pytest.mark.parametrize("names", [TASKS, OPERATORS], ids=["models", "operators"])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_two_processes_give_what_one_gives(tmp_path: Path, device: str, names: list[str]) -> None:
     if names is TASKS:

@@ -147,7 +147,7 @@ class _Layer:
         more = -self.classes % (_ROW_BYTES // rows.element_size()) if _is_padded(rows) else 0
         self.weight = F.pad(weight, (0, 0, 0, more)) if more else weight
         self.bias = F.pad(bias, (0, more)) if more and bias is not None else bias
-        self.step = rows_of_chunk(rows, weight)
+        self.step, self.sums_dtype = rows_of_chunk(rows, weight), sums_dtype(rows, weight)
         self._memory = rows.new_empty((self.step, self.classes + more))
 
     def logits(self) -> Iterator[tuple[slice, Tensor]]:
@@ -176,7 +176,7 @@ class _Gradients:
 
     def __init__(self, layer: _Layer, needs: tuple[bool, bool, bool]) -> None:
         rows, weight = layer.rows, layer.weight
-        self._layer, dtype = layer, sums_dtype(rows, weight)
+        self._layer, dtype = layer, layer.sums_dtype
         self._dhidden = rows.new_empty(rows.shape) if needs[0] else None
         self._dweight = weight.new_empty(weight.shape, dtype=dtype) if needs[1] else None
         self._dbias = weight.new_zeros(weight.shape[:1], dtype=dtype) if needs[2] else None

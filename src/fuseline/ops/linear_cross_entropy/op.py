@@ -56,10 +56,11 @@ def linear_cross_entropy(
     rounded to hidden's dtype, as those of a linear layer. For "mean" and "sum" the forward makes
     the gradients that are wanted, those of the sum of losses, and backward multiplies them; for
     "none" backward computes the logits again. dweight and dbias are added up in float32 for half
-    types, kept so until backward, and rounded once. A chunk of logits and one of its gradient are
-    all of them that memory is taken for: max(1024, H / 2) rows each, 256 on a CPU. A gradient of a
-    gradient, forward mode and torch.func's transforms take the formula, with all logits. Under
-    autocast tensors are cast as F.linear casts them.
+    types, kept so until backward, and rounded once; of bfloat16 on a GPU, where one chunk has all
+    rows, they are rounded twice. Memory is taken for a chunk of logits, over which their gradient
+    is written: on a GPU for as many rows as float32 sums of dweight take, or 1 GiB, on a CPU for
+    max(256, H / 2). A gradient of a gradient, forward mode and torch.func's transforms take the
+    formula, with all logits. Under autocast tensors are cast as F.linear casts them.
     Raises TypeError (dtype), ValueError (shape, device, numbers, reduction, impl) or RuntimeError
     (an implementation that cannot run here) before anything is launched.
     Source: torch.nn.functional.linear_cross_entropy (torch >= 2.13); Liger-Kernel,
