@@ -8,6 +8,7 @@ import click
 
 from fuselab import completion
 from fuselab.options import as_json, device, timeout
+from fuselab.precision import LEVELS, STANDARD
 
 _subjects = click.argument(
     "subjects", metavar="[SUBJECT]...", nargs=-1, shell_complete=completion.operators
@@ -37,6 +38,33 @@ def explain(function: str | None, **options: Any) -> int:
     from fuselab.commands import explain as verb
 
     return verb.run(function, **options)
+
+
+@click.command()
+@click.argument("problem", metavar="PROBLEM")
+@click.argument("solution", metavar="[SOLUTION]", required=False)
+@click.option("--out", metavar="DIR", default="out/judge", show_default=True)
+@click.option(
+    "--precision",
+    type=click.Choice(list(LEVELS)),
+    default=STANDARD,
+    show_default=True,
+    help="How well medians must be known.",
+)
+@click.option("--no-compile", is_flag=True, help="Leave out the compiled baseline.")
+@device
+@timeout
+@as_json
+def judge(problem: str, solution: str | None, no_compile: bool, **options: Any) -> int:
+    """Judge somebody's kernel in KernelBench's form: right, proven, timed, cheats named.
+
+    PROBLEM has Model, get_inputs and get_init_inputs, SOLUTION ModelNew; both files are run. Two
+    folders: files of the same names. PROBLEM alone, a folder: each problem.py is of the files
+    beside it. Exit code 1 if one is refused, 3 if none can be judged. DIR/judge.html, judge.json.
+    """
+    from fuselab.commands import judge as verb
+
+    return verb.run(problem, solution, compiled=not no_compile, **options)
 
 
 @click.command()
@@ -217,4 +245,4 @@ def methods(**options: Any) -> int:
     return verb.methods(**options)
 
 
-VERBS = (trace, explain, compile_bench, candidates, study, hlo, train_bench, internals, new)
+VERBS = (judge, trace, explain, compile_bench, candidates, study, hlo, train_bench, internals, new)

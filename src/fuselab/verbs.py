@@ -11,7 +11,7 @@ from fuselab import streams
 
 GROUPS = {
     "Measure": (
-        *("list", "check", "run", "report", "show", "plot", "export", "compare"),
+        *("list", "check", "run", "judge", "report", "show", "plot", "export", "compare"),
         *("merge", "share", "profile", "tune", "doctor"),
     ),
     "Understand": ("trace", "explain", "compile-bench", "candidates", "study", "hlo"),
@@ -29,6 +29,10 @@ EXAMPLES = {
         "fuselab run softmax --suite fusion --dtype fp32 --direction fwd",
         "fuselab run my_ops.py --out out/mine --isolate",
         "fuselab run --suite fusion --shard 3/8 --out out/shard-3",
+    ),
+    "judge": (
+        "fuselab judge problem.py solution.py",
+        "fuselab judge pairs --out out/judge --precision quick",
     ),
     "report": (
         "fuselab report out/run",

@@ -25,6 +25,8 @@ COUNTED = ("timed_calls", "checked_calls")
 class Audit:
     """Holds results of every timed block against fp64, on contents that nobody saw before."""
 
+    WRONG = "right at first, wrong in a timed call"
+
     def __init__(self, problem: Problem, yardstick: bool) -> None:
         self._problem = problem
         # Whether eager's own errors tell how well these contents are conditioned.
@@ -50,7 +52,7 @@ class Audit:
             reason = judge(error, trial.name, phase, self._problem.device)
         if reason:
             trial.accuracy = None
-            trial.fail(Status.INCORRECT, f"right at first, wrong in a timed call: {reason}")
+            trial.fail(Status.INCORRECT, f"{self.WRONG}: {reason}")
 
     def _drawn(self, given: InputSet, results: dict[str, Any]) -> tuple[InputSet, dict[str, Any]]:
         """Return a call, or of one of expensive separate problems some, drawn after it returned."""

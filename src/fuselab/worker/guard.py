@@ -50,6 +50,14 @@ class Guard:
         """Watch all functions that these define, to the code of each, and their constants."""
         self._add(_own(modules))
 
+    def hold(self, *owners: object) -> None:
+        """Watch all that can be called of modules or classes, whoever defined it."""
+        names = ((owner, name) for owner in owners for name in list(vars(owner)))
+        # A method that is bound anew at each access is another object each time.
+        self._add(
+            (o, n) for o, n in names if callable(f := getattr(o, n, None)) and f is getattr(o, n)
+        )
+
     def _add(self, places: Iterable[tuple[object, str]]) -> None:
         for owner, name in places:
             found = getattr(owner, name, None)

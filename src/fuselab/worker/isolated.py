@@ -39,6 +39,8 @@ _RANDOM = random.SystemRandom()
 class _Audit(Audit):
     """The audit whose yardstick, eager, runs in a process of its own, too."""
 
+    WRONG = "wrong in a timed call"  # no call before these was checked
+
     def __init__(self, problem: Problem, eager: Guest | None) -> None:
         super().__init__(problem, eager is not None)
         self._guest = eager

@@ -130,9 +130,12 @@ class Problem:
         spare = self._spare or self.origin
         self._mixed.clear()
         for i in self._route[:count]:
-            self._mixed[i] = mix(self.sets[i].given, spare.given)
+            held = self.sets[i]
+            self._mixed[i] = {} if self.spec.structured else mix(held.given, spare.given)
             if not self._mixed[i]:
-                self.sets[i] = _fill(self.sets[i], self.draw(), silent=True)
+                drawn = self.draw()
+                self.sets[i] = _fill(held, drawn, silent=True)
+                self._mixed[i] = {n: (t, drawn.given[n]) for n, t in self.sets[i].given.items()}
 
     def renew_gradients(self, count: int) -> None:
         """Do the same to the output gradients of calls whose forward has run without them."""

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
@@ -19,11 +16,11 @@ import torch
 
 from fuselab import environment
 from fuselab.errors import LabError
-from fuselab.neighbours import importable
 from fuselab.plan import CEILING
 from fuselab.wild import PREFIX
-from fuselab.worker import wild_inputs
+from fuselab.worker import pairs, wild_inputs
 from fuselab.worker.baselines import MADE
+from fuselab.worker.user_file import execute
 from fuseline import table, testing
 from fuseline.core import spec_fields, tuned
 from fuseline.core.spec import Case, Implementation, OpSpec, Tuning
@@ -46,7 +43,9 @@ class SpecError(LabError, ValueError):
 
 @cache
 def load(source: str = TABLE) -> dict[str, OpSpec]:
-    """Return the OpSpecs by name: of the table for "", else of the Python file at that path."""
+    """Return the OpSpecs by name: of the table for "", of a pair, else of the file at that path."""
+    if source.startswith(pairs.SOURCE):
+        return {pairs.NAME: pairs.spec(pairs.Pair.of(source))}
     if source.startswith(TILES):
         return {n: _tiles(spec) for n, spec in load(source.removeprefix(TILES)).items()}
     if source == TABLE:
@@ -140,20 +139,12 @@ def _validate(source: str, spec: OpSpec) -> None:
 def _import(path: Path) -> ModuleType:
     if not path.is_file():
         raise SpecError(f"{path}: no such file")
-    name = f"fuselab_user_{path.stem}"
-    found = importlib.util.spec_from_file_location(name, path)
-    if found is None or found.loader is None:
-        raise SpecError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
     try:
-        with importable(path), redirect_stdout(sys.stderr):  # stdout is for our own words
-            found.loader.exec_module(module)
+        return execute(path, f"fuselab_user_{path.stem}")
     except OpSpecError as error:
         raise SpecError(f"{place(error) or path}: {error}") from error
     except (Exception, SystemExit) as error:
         raise SpecError(f"{path}: cannot be imported: {told(error)}{_hint(error)}") from error
-    return module
 
 
 def _hint(error: BaseException) -> str:

@@ -289,6 +289,7 @@ class OpSpec:
     separate         (inputs) -> names of those whose first dimension, as that of all results and
                      of their gradients, holds problems that know nothing of one another, (): none.
                      Of expensive ones the lab checks all in the first call, some in timed calls
+    structured       whether a mixture of two draws would be no input (sorted, symmetric): never mix
     cost             (inputs, direction) -> Cost; None: bytes of inputs and outputs
     budget           accuracy limits
     error_cases      bad inputs and the errors they must raise
@@ -314,6 +315,7 @@ class OpSpec:
     added: Callable[..., Any] | None = None
     settled: Callable[[Inputs, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None = None
     separate: Callable[[Inputs], tuple[str, ...]] | None = None
+    structured: bool = False
     formula: str = ""
     cost: Callable[[Inputs, Direction], Cost] | None = None
     budget: Budget = field(default_factory=Budget)
@@ -341,13 +343,12 @@ class OpSpec:
             fields.unique(owner, name, (item.name for item in getattr(self, name)))
         fields.function(owner, "reference", self.reference)
         fields.function(owner, "make_inputs", self.make_inputs, "case, dtype, device, generator")
-        if self.cost is not None:
-            fields.function(owner, "cost", self.cost, "inputs, direction")
-        if self.separate is not None:
-            fields.function(owner, "separate", self.separate, "inputs")
-        if self.settled is not None:
-            fields.function(owner, "settled", self.settled, "inputs, dys")
-        kept = {"budget": Budget, "row_ndim": int, "contiguous": bool, "keeps_layout": str}
+        called = {"cost": "inputs, direction", "separate": "inputs", "settled": "inputs, dys"}
+        for name, takes in called.items():
+            if (function := getattr(self, name)) is not None:
+                fields.function(owner, name, function, takes)
+        kept = {"budget": Budget, "row_ndim": int, "keeps_layout": str}
+        kept |= dict.fromkeys(("contiguous", "structured"), bool)
         for name, kind in kept.items():
             if not isinstance(value := getattr(self, name), kind):
                 raise fields.fault(owner, name, repr(value), f"a {kind.__name__}")
