@@ -247,12 +247,12 @@ def measurement(impl: str, *us: float, status: Status = Status.OK, why: str = ""
     return Measurement(cell, status, why, samples_us=us, timer=ISOLATED, accuracy=accuracy)
 
 
-def known(solution: Measurement, outside: Measurement, *findings: Finding) -> Any:
-    """Return the verdict on a solution; Model takes 100 us, by both clocks."""
+def known(solution: Measurement, outside: Measurement, *findings: Finding, **model: Any) -> Any:
+    """Return the verdict on a solution; Model takes 100 us by both clocks, or `beside` it."""
     eager = measurement("eager", 99, 100, 101)
     looked = Looked({"dtype": "float32", "operators": {"aten::mm": 1}}, findings, {"aten::mm": 2})
     return verdict(Files("a", "p", "s"), "cpu", looked, {"eager": eager, "solution": outside},
-                   {"eager": eager, "solution": solution})  # fmt: skip
+                   {"eager": model.get("beside", eager), "solution": solution})  # fmt: skip
 
 
 def test_clocks_that_disagree_are_named() -> None:
@@ -280,6 +280,16 @@ def test_what_is_seen_refuses_or_warns() -> None:
     assert refused.reasons == ("invalid: it replaces functions of Python or torch: torch.equal",)
     warned = known(fast, fast, Finding("model"))
     assert (warned.outcome, warned.names) == (Outcome.RIGHT, ("model",))
+
+
+def test_a_solution_beside_which_model_is_wrong_is_refused() -> None:
+    fast = measurement("solution", 9, 10, 11)
+    wrong = measurement("eager", status=Status.INCORRECT, why="out0: error 9")
+    found = known(fast, fast, beside=wrong)
+    assert found.outcome is Outcome.REFUSED
+    assert found.reasons == (
+        "invalid: in one process with it Model itself is incorrect: out0: error 9",
+    )
 
 
 def test_a_process_that_ended_early_is_an_error_of_the_solution() -> None:

@@ -40,8 +40,8 @@ class Looked:
 
 def findings(looked: Looked, call: Call, module: Any) -> Iterator[Finding]:
     """Yield (name, text) of what the solution, the module, is seen to do by calls of it."""
-    a, (right_a, right_b) = looked.given[0], looked.wanted
-    before = _copied(a)
+    before, (right_a, right_b) = looked.given[0], looked.wanted
+    a = copied(before)
     output = call(*a.values())
     if kind := _odd(output):
         yield "lazy", kind
@@ -49,7 +49,6 @@ def findings(looked: Looked, call: Call, module: Any) -> Iterator[Finding]:
     changed = [n for n, v in a.items() if isinstance(v, Tensor) and not same((v,), (before[n],))]
     if changed:
         yield "overwrites", ", ".join(changed)
-    a = _copied(before)
     first = _results(output)
     right = near(first, right_a)
     if not right:
@@ -72,23 +71,23 @@ def _explained(looked: Looked, call: Call, first: tuple[Tensor, ...]) -> Iterato
     given = [n for n, v in tensors.items() if any(same((y,), (v,)) for y in first)]
     if given:
         yield "input", ", ".join(given)
-    elif same(first, _results(call(*_copied(b).values()))):
+    elif same(first, _results(call(*copied(b).values()))):
         yield "constant", ""
     for seed in USUAL:
         usual = problem.drawn.under(seed, constants=True)
-        right = accuracy.results(problem.model(*_copied(usual).values()))
+        right = accuracy.results(problem.model(*copied(usual).values()))
         if near(_results(call(*usual.values())), right):
             yield "seeds", f"right under seed {seed}"
             break
     poison(first)
-    unwritten = [y for y in _results(call(*_copied(a).values())) if y.is_floating_point()]
+    unwritten = [y for y in _results(call(*copied(a).values())) if y.is_floating_point()]
     if any(y.isnan().any() for y in unwritten) and not any(y.isnan().any() for y in looked.exact):
         yield "unwritten", ""
 
 
 def _kept(looked: Looked, call: Call, first: tuple[Tensor, ...]) -> str:
     """Return the name of how a solution that was right keeps results, or ""."""
-    a = _copied(looked.given[0])
+    a = copied(looked.given[0])
     call(*a.values())
     for name, value in a.items():
         if isinstance(value, Tensor):
@@ -98,7 +97,7 @@ def _kept(looked: Looked, call: Call, first: tuple[Tensor, ...]) -> str:
     begin = monotonic()
     turns = cycle(zip(looked.given, looked.wanted, strict=True))
     for given, right in islice(turns, CALLS):
-        if not near(_results(call(*_copied(given).values())), right):
+        if not near(_results(call(*copied(given).values())), right):
             return "later"
         if monotonic() - begin > SECONDS:
             break
@@ -108,9 +107,7 @@ def _kept(looked: Looked, call: Call, first: tuple[Tensor, ...]) -> str:
 def _elsewhere(looked: Looked, call: Call, theirs: Any) -> Iterator[Finding]:
     """Yield where a solution that was right is wrong: on other values, with other weights."""
     problem, a = looked.problem, looked.given[0]
-    others = {n: _normal(v) for n, v in a.items()}
-    right = accuracy.results(problem.model(*_copied(others).values()))
-    if not _agrees(call, others, right):
+    if not _agrees(problem.model, call, {n: _normal(v) for n, v in a.items()}):
         yield "values", ""
     ours = problem.model
     if not isinstance(theirs, torch.nn.Module) or not [*ours.parameters()]:
@@ -121,14 +118,19 @@ def _elsewhere(looked: Looked, call: Call, theirs: Any) -> Iterator[Finding]:
     except RuntimeError:
         return  # of other names or shapes: nothing can be asked
     ours.load_state_dict(state)
-    if not _agrees(call, a, accuracy.results(ours(*_copied(a).values()))):
+    if not _agrees(ours, call, a):
         yield "weights", ""
 
 
-def _agrees(call: Call, given: Inputs, right: tuple[Tensor, ...]) -> bool:
+def _agrees(model: Call, call: Call, given: Inputs) -> bool:
+    """Say whether the solution gives what Model gives, where Model takes such values at all."""
     try:
-        return near(_results(call(*_copied(given).values())), right)
-    except Exception:  # it may take no such values, as Model may not
+        right = _results(model(*copied(given).values()))
+    except Exception:
+        return True
+    try:
+        return near(_results(call(*copied(given).values())), right)
+    except Exception:
         return False
 
 
@@ -174,5 +176,5 @@ def _results(output: Any) -> tuple[Tensor, ...]:
     return tuple(y.detach().clone() for y in accuracy.results(output))
 
 
-def _copied(given: Inputs) -> Inputs:
+def copied(given: Inputs) -> Inputs:
     return {n: v.clone() if isinstance(v, Tensor) else v for n, v in given.items()}

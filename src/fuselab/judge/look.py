@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fuselab import child
 from fuselab.judge import source
-from fuselab.judge.behaviour import Looked, findings
+from fuselab.judge.behaviour import Looked, copied, findings
 from fuselab.judge.compared import near
 from fuselab.judge.watched import Watch
 from fuselab.worker import pairs
@@ -47,13 +47,13 @@ def _problem(pair: Pair) -> tuple[Looked, dict[str, Any]]:
     problem = Problem(pair)
     given = tuple(problem.drawn.under(seed) for seed in SEEDS)
     once, again, other = (
-        accuracy.results(problem.model(*inputs.values()))
+        accuracy.results(problem.model(*copied(inputs).values()))
         for inputs in (given[0], given[0], given[1])
     )
-    exact = pairs.in_fp64(problem.model)(**given[0])
+    exact = pairs.in_fp64(problem.model)(**copied(given[0]))
     looked = Looked(problem, given, (once, other), exact)
     facts: dict[str, Any] = {"dtype": _dtype(once), "constants": problem.drawn.constants}
-    facts["operators"] = cpu_profile(lambda: problem.model(*given[0].values()))[1]
+    facts["operators"] = cpu_profile(lambda: problem.model(*looked.given[0].values()))[1]
     facts["weak"] = bool(once) and near(once, other)
     if not near(once, again):
         facts["fault"] = "Model gives other results for the same inputs: random, or a race"

@@ -76,8 +76,8 @@ def verdict(
         "device": device,
         "dtype": looked.problem.get("dtype", ""),
     }
-    if faults := [*([looked.fault] if looked.fault else ()), *_of_model(alone, together)]:
-        return Verdict(outcome=Outcome.UNJUDGED, reasons=tuple(faults), **known)
+    if fault := looked.fault or _of_model(alone):
+        return Verdict(outcome=Outcome.UNJUDGED, reasons=(fault,), **known)
     reasons = tuple(dict.fromkeys(_reasons(looked, alone, together)))
     known |= {"runs": runs(looked.operators), "operators": looked.operators or {}}
     warnings = tuple(_warnings(looked, alone, together, not reasons))
@@ -116,24 +116,26 @@ def too_short(measured: Measurement) -> bool:
     return measured.status is Status.INVALID and TOO_SHORT in measured.reason
 
 
-def _of_model(*passes: Measured) -> Iterator[str]:
-    """Yield why Model itself has no number; a machine that others load is no reason."""
-    for measured in passes:
-        eager = measured.get(EAGER)
-        if eager and not eager.status.has_number and not too_short(eager):
-            yield f"Model itself is {eager.status}: {eager.reason}"
+def _of_model(measured: Measured) -> str:
+    """Return why Model has no number, or ""; a machine that others load is no reason."""
+    eager = measured.get(EAGER)
+    if eager is None or eager.status.has_number or too_short(eager):
+        return ""
+    return f"Model itself is {eager.status}: {eager.reason}"
 
 
-def _reasons(looked: Looked, *passes: Measured) -> Iterator[str]:
+def _reasons(looked: Looked, alone: Measured, together: Measured) -> Iterator[str]:
     if looked.raised:
         yield f"error: {looked.raised}"
     for finding in looked.findings:
         if finding.name in REFUSED:
             yield f"invalid: it {finding}"
-    for measured in passes:
+    for measured in (alone, together):
         mine = measured.get(SOLUTION)
         if mine and not mine.status.has_number and not too_short(mine):
             yield f"{mine.status}: {mine.reason}"
+    if beside := _of_model(together):
+        yield f"invalid: in one process with it {beside}"
 
 
 def _warnings(

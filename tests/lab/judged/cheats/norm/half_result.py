@@ -1,4 +1,4 @@
-# judged: refused dtype
+# judged: refused torch.float16
 import torch
 from torch import nn
 

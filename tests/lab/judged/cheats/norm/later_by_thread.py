@@ -1,4 +1,4 @@
-# judged: refused threads later
+# judged: refused threads
 import threading
 import time
 
