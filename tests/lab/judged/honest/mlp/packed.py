@@ -1,4 +1,4 @@
-# judged: right weights
+# judged: right
 import torch.nn.functional as F
 from torch import nn
 
