@@ -161,7 +161,7 @@ def _about_times(alone: Measured, together: Measured) -> Iterator[Finding]:
         yield Finding("untimed", "others loaded the machine")
         return
     if any(m.status is Status.NOISY for m in outside):
-        yield Finding("noisy", "outside, too")
+        yield Finding("noisy", "others loaded the machine while it was timed from outside")
         return
     inside, out = Speedup.of(mine, together[EAGER]), Speedup.of(*outside)
     if inside.low > APART * out.high:
