@@ -122,7 +122,7 @@ def test_the_lab_itself_measures_tiles(lab: Any, folders: Path) -> None:
     ("arguments", "words"),
     [
         (["rms_norm", "--device", "cpu"], "which rms_norm cannot be tuned on: Triton"),
-        (["rms_nrom"], "op: got 'rms_nrom', expected one of: add_rms_norm, attention, "),
+        (["rms_nrom"], "op: got 'rms_nrom', expected one of: add_rms_norm, "),
         (["rms_norm", "--device", "cuda:99"], "device: got 'cuda:99', expected one of: cpu"),
         ([OPS, "--device", "cpu", "--dtype", "int8"], "dtype: got 'int8'"),
         ([OPS, "--device", "cpu", "--direction", "bwd"], "direction: got 'bwd'"),
