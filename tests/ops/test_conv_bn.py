@@ -185,7 +185,7 @@ def test_vmap_has_statistics_for_each(over: str) -> None:
 
 
 def test_compiled_training_moves_statistics() -> None:
-    given = drawn(torch.float32)
+    given = drawn()  # in fp32 one of 1280 results may be so small that ReLU's side differs
     mine, theirs = copied(given), copied(given)
 
     def step(**given: Any) -> Tensor:
