@@ -1,11 +1,11 @@
-"""What the specs of norms in float8_e4m3fn by scales of their own try alike: problem sizes, inputs,
-costs, bad inputs.
-"""
+"""What the specs of norms in float8_e4m3fn try alike: problem sizes, inputs, costs, bad inputs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,21 +88,48 @@ def with_options(case: ErrorCase) -> ErrorCase:
     return replace(case, make=lambda d: {**good, **case.make(d)})
 
 
-def errors(rows: tuple[str, ...]) -> tuple[ErrorCase, ...]:
-    """Return the bad inputs of every such norm: those of x, the weight, eps, and the options."""
-
-    def bad(name: str, error: type[Exception], *match: str, **change: object) -> ErrorCase:
-        return row_cases.error_case(rows, name, error, *match, **change)
+def _forward_alone(rows: tuple[str, ...]) -> tuple[ErrorCase, ...]:
+    """Return the bad inputs of x, the weight and eps."""
 
     def wanting(*shape: int) -> Callable[[torch.device], Tensor]:
         return lambda d: torch.randn(shape, device=d, requires_grad=True)
 
-    own = (
+    bad = partial(row_cases.error_case, rows)
+    return (
+        *row_cases.errors(*rows),
         bad("double_x", TypeError, "x", "float64", "float32",
             x=lambda d: torch.randn(3, 8, device=d, dtype=torch.float64)),
         bad("x_requires_grad", RuntimeError, "x requires grad", "forward only", x=wanting(3, 8)),
         bad("weight_requires_grad", RuntimeError, "weight requires grad", "forward only",
             weight=wanting(8)),
+    )  # fmt: skip
+
+
+def errors_of_scale(*more: ErrorCase, **good: Any) -> tuple[ErrorCase, ...]:
+    """Return the bad inputs of a norm of x by a given scale, whose other arguments are `good`."""
+    bad = partial(row_cases.error_case, ("x",))
+    own = (
+        bad("scale_not_a_tensor", TypeError, "scale", "float", "Tensor", scale=0.5),
+        bad("scale_dtype", TypeError, "scale", "float16", "float32",
+            scale=lambda d: torch.ones(1, device=d).half()),
+        bad("scale_of_two", ValueError, "scale", "(2,)", "one element",
+            scale=lambda d: torch.ones(2, device=d)),
+        bad("scale_device", ValueError, "scale", "meta",
+            scale=lambda d: torch.ones(1, device="meta")),
+    )  # fmt: skip
+
+    def with_scale(case: ErrorCase) -> ErrorCase:
+        return replace(
+            case, make=lambda d: {**good, "scale": torch.ones(1, device=d), **case.make(d)}
+        )
+
+    return tuple(map(with_scale, (*_forward_alone(("x",)), *own, *more)))
+
+
+def errors(rows: tuple[str, ...]) -> tuple[ErrorCase, ...]:
+    """Return the bad inputs of every such norm: those of x, the weight, eps, and the options."""
+    bad = partial(row_cases.error_case, rows)
+    own = (
         bad("block_not_an_int", TypeError, "block", "float", "int", block=128.0),
         bad("block_no_power_of_two", ValueError, "block", "100", "power of two", block=100),
         bad("block_too_small", ValueError, "block", "8", "16", block=8),
@@ -111,4 +138,4 @@ def errors(rows: tuple[str, ...]) -> tuple[ErrorCase, ...]:
         bad("scale_ub_nan", ValueError, "scale_ub", "nan", "> 0", scale_ub=float("nan")),
         bad("scale_ub_text", TypeError, "scale_ub", "str", "float or None", scale_ub="1200"),
     )  # fmt: skip
-    return tuple(map(with_options, (*row_cases.errors(*rows), *own)))
+    return tuple(map(with_options, (*_forward_alone(rows), *own)))

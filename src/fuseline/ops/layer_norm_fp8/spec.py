@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +14,6 @@ from fuseline.core.spec import (
     Case,
     Cost,
     Direction,
-    ErrorCase,
     Implementation,
     Inputs,
     OpSpec,
@@ -52,27 +49,12 @@ def _native(
     return divided(F.layer_norm(x.float(), x.shape[-1:], w, b, eps), scale.reshape(()))
 
 
-def _with_scale(case: ErrorCase) -> ErrorCase:
-    good: dict[str, Any] = {"bias": None}
-    return replace(case, make=lambda d: {**good, "scale": torch.ones(1, device=d), **case.make(d)})
-
-
 _bad = partial(row_cases.error_case, ("x",))
 _ERRORS = (
-    *row_cases.errors("x"),
-    _bad("double_x", TypeError, "x", "float64", "float32",
-         x=lambda d: torch.randn(3, 8, device=d, dtype=torch.float64)),
     _bad("bias_length", ValueError, "bias", "(7,)", "(8,)",
          bias=lambda d: torch.randn(7, device=d)),
     _bad("bias_requires_grad", RuntimeError, "bias requires grad", "forward only",
          bias=lambda d: torch.randn(8, device=d, requires_grad=True)),
-    _bad("scale_not_a_tensor", TypeError, "scale", "float", "Tensor", scale=0.5),
-    _bad("scale_dtype", TypeError, "scale", "float16", "float32",
-         scale=lambda d: torch.ones(1, device=d).half()),
-    _bad("scale_of_two", ValueError, "scale", "(2,)", "one element",
-         scale=lambda d: torch.ones(2, device=d)),
-    _bad("scale_device", ValueError, "scale", "meta",
-         scale=lambda d: torch.ones(1, device="meta")),
 )  # fmt: skip
 
 SPEC = OpSpec(
@@ -91,5 +73,5 @@ SPEC = OpSpec(
     dtypes=DTYPES,
     suite_dtypes={"quick": (torch.float32, torch.bfloat16)},
     cost=_cost,
-    error_cases=tuple(map(_with_scale, _ERRORS)),
+    error_cases=fp8_cases.errors_of_scale(*_ERRORS, bias=None),
 )

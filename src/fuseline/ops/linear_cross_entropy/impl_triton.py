@@ -28,8 +28,8 @@ def _kernel(x_ptr, scale_ptr, out_ptr, packs, VEC: tl.constexpr, BLOCK: tl.const
 def scaled(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     """Return x * scale of a dtype: x contiguous, scale of one element and of float32 or float64.
 
-    Of two dtypes torch has a kernel that takes twice as long (3.15 GB of fp32 to bf16 on an H100:
-    2.3 ms).
+    Torch's kernel of two dtypes takes 2.3 ms on an H100 for 3.15 GB of fp32 to bf16, which memory
+    moves in 1.0.
     """
     out = x.new_empty(x.shape, dtype=dtype)
     if x.numel():

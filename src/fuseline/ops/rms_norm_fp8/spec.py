@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from functools import partial
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import row_cases
+from fuseline.core import fp8_cases, row_cases
 from fuseline.core.norms_fp8 import DTYPES
 from fuseline.core.spec import (
     Case,
     Cost,
     Direction,
-    ErrorCase,
     Implementation,
     Inputs,
     OpSpec,
@@ -48,27 +44,6 @@ def _native(x: Tensor, weight: Tensor | None, scale: Tensor, eps: float) -> Tens
     return divided(F.rms_norm(x.float(), x.shape[-1:], wide, eps), scale.reshape(()))
 
 
-def _with_scale(case: ErrorCase) -> ErrorCase:
-    return replace(case, make=lambda d: {"scale": torch.ones(1, device=d), **case.make(d)})
-
-
-_bad = partial(row_cases.error_case, ("x",))
-_ERRORS = (
-    _bad("double_x", TypeError, "x", "float64", "float32",
-         x=lambda d: torch.randn(3, 8, device=d, dtype=torch.float64)),
-    _bad("x_requires_grad", RuntimeError, "x requires grad", "forward only",
-         x=lambda d: torch.randn(3, 8, device=d, requires_grad=True)),
-    _bad("weight_requires_grad", RuntimeError, "weight requires grad", "forward only",
-         weight=lambda d: torch.randn(8, device=d, requires_grad=True)),
-    _bad("scale_not_a_tensor", TypeError, "scale", "float", "Tensor", scale=0.5),
-    _bad("scale_dtype", TypeError, "scale", "float16", "float32",
-         scale=lambda d: torch.ones(1, device=d).half()),
-    _bad("scale_of_two", ValueError, "scale", "(2,)", "one element",
-         scale=lambda d: torch.ones(2, device=d)),
-    _bad("scale_device", ValueError, "scale", "meta",
-         scale=lambda d: torch.ones(1, device="meta")),
-)  # fmt: skip
-
 SPEC = OpSpec(
     name="rms_norm_fp8",
     formula="y = x * rsqrt(mean(x^2) + eps) * weight / scale, in e4m3",
@@ -85,5 +60,5 @@ SPEC = OpSpec(
     dtypes=DTYPES,
     suite_dtypes={"quick": (torch.float32, torch.bfloat16)},
     cost=_cost,
-    error_cases=tuple(map(_with_scale, (*row_cases.errors("x"), *_ERRORS))),
+    error_cases=fp8_cases.errors_of_scale(),
 )
