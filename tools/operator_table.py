@@ -6,16 +6,16 @@ python tools/operator_table.py --write    # put it into README.md, between its t
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
+import marked
 import torch
 
 from fuseline import table
 from fuseline.core.spec import OpSpec
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- operators: tools/operator_table.py --write -->", "<!-- /operators -->"
 HEADINGS = {
     "cuda": "CUDA C++ (GPU)",
@@ -55,17 +55,8 @@ def render() -> str:
     return "\n".join(lines) + "\n"
 
 
-def written() -> str:
-    """Return the table as it stands in README.md."""
-    found = re.search(f"{BEGIN}\n\n(.*)\n{END}", README.read_text(), re.DOTALL)
-    assert found is not None, f"{README} has no {BEGIN!r} before {END!r}"
-    return found.group(1)
-
-
 if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
-        page = README.read_text()
-        head, tail = page.partition(BEGIN)[0], page.partition(END)[2]
-        README.write_text(f"{head}{BEGIN}\n\n{render()}\n{END}{tail}")
+        marked.write(PAGE, BEGIN, END, render())
     else:
         sys.stdout.write(render())

@@ -137,11 +137,10 @@ def check(
 )
 @click.option(
     "--metrics",
-    "scope",
-    type=click.Choice(["fast", "all"]),
-    default="fast",
-    show_default=True,
-    help="all: the slow counters too, for 64 named cells at most.",
+    "slow",
+    metavar="fast|all|NAME",
+    multiple=True,
+    help="Slow counters too, for 64 named cells at most: all, or the columns of these names.",
 )
 @shard
 @gpus
@@ -159,7 +158,6 @@ def run(
     seed: int | None,
     cells: int | None,
     directions: tuple[str, ...],
-    scope: str,
     precision: str | None,
     timer: str | None,
     isolate: bool,
@@ -189,7 +187,7 @@ def run(
         seed=seed or 0,
         cells=cells or CELLS,
     )
-    return verb.run(targets, filters, slow=scope == "all", on=gpus, **options)
+    return verb.run(targets, filters, on=gpus, **options)
 
 
 def _in_jobs(jobs: int | None, job_options: tuple[str, ...], options: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fuselab import variables
+from fuselab import plugins, variables
 from fuseline.core import native, rules, tuned
 
 PACKAGE = Path(__file__).parent
@@ -120,6 +120,7 @@ def _software() -> dict[str, Any]:
         "binary_sha256": _binary_hash(),
         "commit": commit,
         "dirty": dirty,
+        "plugins": plugins.versions() or None,
         "variables": {name: _without_home(value) for name, value in variables.current().items()},
     }
 

@@ -8,20 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fuselab.columns import NAMED
 from fuselab.errors import LabError
 from fuselab.metrics import COLUMNS, Record, records
 from fuselab.model import Measurement
 from fuselab.store import Store
 
-_TEXTS = {
-    *("op", "impl", "role", "direction", "case", "dtype", "layout", "device", "status", "reason"),
-    *("precision", "timer", "ceiling_mix", "kernels", "version", "chosen", "served"),
-    *("environment", "not_counted", "method"),
-}
-_WHOLE = {
-    *("samples", "peak_bytes", "buffer_bytes", "ideal_bytes", "flops", "launches", "copies"),
-    *("graphs", "breaks", "recompiles"),
-}
+_TEXTS = {"method"}  # of what is no metric
 _LISTS = {"samples_us", "sm_mhz"}  # of records with samples, where sm_mhz is no median
 
 
@@ -84,14 +77,15 @@ def to_parquet(rows: Sequence[Record]) -> bytes:
         raise NoLibraryError("pyarrow is not installed: pip install 'fuseline[data]'") from error
     lists = {name for name in _LISTS for row in rows[:1] if isinstance(row.get(name), list)}
 
-    def kind(name: str) -> Any:
-        if name in lists:
-            return pyarrow.list_(pyarrow.float64())
-        if name in _TEXTS:
-            return pyarrow.string()
-        return pyarrow.int64() if name in _WHOLE else pyarrow.float64()
+    types = {str: pyarrow.string(), int: pyarrow.int64(), float: pyarrow.float64()}
 
-    schema = pyarrow.schema([(name, kind(name)) for name in _columns(rows)])
+    def type_of(name: str) -> Any:
+        if name in lists:
+            return pyarrow.list_(types[float])
+        kind = NAMED[name].kind if name in NAMED else str if name in _TEXTS else float
+        return types[kind]
+
+    schema = pyarrow.schema([(name, type_of(name)) for name in _columns(rows)])
     table = pyarrow.Table.from_pylist(list(rows), schema=schema)
     file = pyarrow.BufferOutputStream()
     pyarrow.parquet.write_table(table, file, compression="zstd")

@@ -15,8 +15,9 @@ import pytest
 
 from fuselab import metrics
 from fuselab.cli import command
+from fuselab.columns import COUNTED
 from fuselab.commands import count
-from fuselab.counters import UNITS, Task, counted, launch, ncu, perf_event, traffic, uncounted
+from fuselab.counters import Task, counted, launch, ncu, perf_event, traffic, uncounted
 from fuselab.counters.compile_time import CompileTime
 from fuselab.counters.energy import joules_per_call
 from fuselab.counters.instructions import Instructions
@@ -409,7 +410,7 @@ def test_records_and_report_name_what_is_missing_once() -> None:
 def test_every_device_has_every_count() -> None:
     for device in ("cpu", "cuda:0"):
         names = [name for counter in count.counters(device) for name in counter.names]
-        assert sorted(names) == sorted(UNITS)
+        assert sorted(names) == sorted(metric.name for metric in COUNTED)
 
 
 def test_a_grid_is_refused_before_anything_is_measured(
@@ -437,7 +438,7 @@ def test_all_metrics_of_a_file_and_resume(
     assert "1 cells to count" in said.err
     assert "not measured: instructions (no valgrind; install it), 1 cell" in said.out
     found = eager(tmp_path)
-    assert set(found) == set(UNITS)
+    assert set(found) == {metric.name for metric in COUNTED}
     assert 0 < (found["compile_cold_s"].value or 0) < 60
     assert found["energy_j"].unavailable == "NVML meters GPUs only"
 

@@ -12,8 +12,9 @@ import pytest
 
 from fuselab import roofs
 from fuselab.cli import command
+from fuselab.columns import NAMED
 from fuselab.commands import profile as verb
-from fuselab.counters import UNITS, counted, ncu, uncounted
+from fuselab.counters import counted, ncu, uncounted
 from fuselab.counters.instructions import Instructions
 from fuselab.model import Accuracy, Count, Group, Measurement, Status
 from fuselab.plan import CEILING
@@ -27,6 +28,7 @@ DX = "void at::native::<unnamed>::dx_kernel<float, (int)4>(T1 *, const T1 *, uns
 CUPTI_DX = "void at::native::(anonymous namespace)::dx_kernel<float, 4>(float*, float const*)"
 DW = "dw_kernel"
 RAN = {DW: 1, CUPTI_DX: 2, "Memset (Device)": 1}
+TIME = "time by ncu (us)"
 # kernel, ns, DRAM bytes read and written, sectors loaded and stored, of them hits, adds, fmas
 LOG = (
     (DX, 30_000, 4_000_000, 2_000_000, 1000, 500, 250, 1_000_000, 500_000),
@@ -117,10 +119,10 @@ def test_the_table_of_kernels_shows_what_is_known_and_a_total() -> None:
     assert [row[0] for row in (dx, dw, memset, total)] == [
         *("dx_kernel", "dw_kernel", "Memset (Device)", "total")
     ]
-    assert [dx[column[n]] for n in ("launches", "time", "share")] == ["2", "60.000 us", "75%"]
-    assert set(memset[column["time"] :]) == {"n/a"}
-    assert [total[column[name]] for name in ("launches", "time", "share", "DRAM write")] == [
-        *("4", "80.000 us", "100%", "3.8 MiB")
+    assert [dx[column[n]] for n in ("launches", TIME, "share")] == ["2", "60.000", "75%"]
+    assert set(memset[column[TIME] :]) == {"n/a"}
+    assert [total[column[name]] for name in ("launches", TIME, "share", "DRAM write")] == [
+        *("4", "80.000", "100%", "3.8 MiB")
     ]
     assert total[column["load hits"]] == "57%"
     assert f"\ndx_kernel: {DX}\n" in text, "the full name is below the table"
@@ -228,7 +230,7 @@ def test_a_failed_cell_says_why_and_shows_no_figure() -> None:
 def test_a_profile_as_json_has_kernels_roofs_and_metrics() -> None:
     found = json.loads(json.dumps(profile.to_dict(played()), allow_nan=False))
     assert set(found) == {"metrics", "kernels", "roofline"}
-    assert set(UNITS) <= set(found["metrics"])
+    assert set(NAMED) <= set(found["metrics"])
     names = [(kernel["name"], kernel["launches"]) for kernel in found["kernels"]]
     assert names == [(DX, 2), (DW, 1), ("Memset (Device)", 1)]
     assert len({tuple(kernel) for kernel in found["kernels"]}) == 1, "all have the same keys"

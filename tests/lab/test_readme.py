@@ -13,6 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import column_table  # noqa: E402
+import marked  # noqa: E402
 import operator_table  # noqa: E402
 
 
@@ -20,9 +22,10 @@ def examples(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
-def test_the_table_of_operators_is_what_specs_and_dispatcher_say() -> None:
-    expected = operator_table.render()
-    assert operator_table.written() == expected, "run: python tools/operator_table.py --write"
+@pytest.mark.parametrize("tool", [operator_table, column_table], ids=lambda tool: tool.__name__)
+def test_a_generated_table_is_what_its_tool_makes(tool: Any) -> None:
+    found = marked.written(tool.PAGE, tool.BEGIN, tool.END)
+    assert found == tool.render(), f"run: python tools/{tool.__name__}.py --write"
 
 
 def test_the_table_has_no_cell_for_an_operator_without_that_backend() -> None:

@@ -1,4 +1,4 @@
-"""The slow counters of `fuselab run --metrics all`: after the timing, on a few named cells."""
+"""The slow counters of `fuselab run --metrics`: after the timing, on a few named cells."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from fuselab import columns
 from fuselab.commands.progress import Steps
 from fuselab.counters import Absent, Counter, Counts, Task, uncounted
+from fuselab.counters.collected import Collected
 from fuselab.counters.compile_time import CompileTime
 from fuselab.counters.energy import Energy
 from fuselab.counters.instructions import Instructions
@@ -18,26 +20,37 @@ from fuselab.plan import CEILING, PlanError
 from fuselab.runner import COMPILE_FACTOR
 from fuselab.store import Store
 
+FAST, ALL = "fast", "all"
 MOST_CELLS = 64
 
 
-def check_size(groups: Sequence[Group]) -> None:
-    """Refuse more cells than the slow counters have time for."""
+def check(groups: Sequence[Group], names: Sequence[str], device: str) -> None:
+    """Refuse names that nothing counts, and more cells than the slow counters have time for."""
+    known = [name for counter in counters(device) for name in counter.names]
+    for name in names:
+        if name not in (ALL, *known):
+            raise PlanError(
+                f"metrics: got {name!r}, expected {FAST}, {ALL} or one of: {', '.join(known)}"
+            )
     cells = sum(impl != CEILING for group in groups for impl in group.impls)
     if cells > MOST_CELLS:
         raise PlanError(
-            f"metrics: got 'all' for {cells} cells, expected at most {MOST_CELLS}; name fewer with "
+            f"metrics: got {', '.join(map(repr, names))} for {cells} cells, expected at most "
+            f"{MOST_CELLS}; name fewer with "
             "--case, --dtype, --impl and --direction"
         )
 
 
-def run(groups: Sequence[Group], store: Store, device: str, timeout: float) -> None:
-    """Count every timed cell of the groups that lacks counts, and store a batch at a time."""
+def run(
+    groups: Sequence[Group], store: Store, device: str, timeout: float, names: Sequence[str]
+) -> None:
+    """Count every timed cell of the groups that lacks these counts; store a batch at a time."""
     wanted = {cell: group for group in groups for cell in group.cells if cell.impl != CEILING}
     found = {m.cell: m for m in store.measurements() if m.cell in wanted and m.status.has_number}
     work = [
         (counter, obstacle, batch)
         for counter in counters(device)
+        if ALL in names or {*names} & {*counter.names}
         for obstacle in [counter.obstacle()]
         for batch in _batches(counter, obstacle, found.values())
     ]
@@ -58,9 +71,10 @@ def run(groups: Sequence[Group], store: Store, device: str, timeout: float) -> N
 
 
 def counters(device: str) -> tuple[Counter, ...]:
-    """Return the counters of the kind of device; together they make all of `UNITS`."""
+    """Return the counters of the kind of device: of all of `COUNTED`, and of plug-ins."""
+    others = tuple(Collected(given) for given in columns.plugged().values())
     if device.startswith("cuda"):
-        return CompileTime(), *NCU, Energy()
+        return CompileTime(), *NCU, Energy(), *others
     cpu: tuple[Counter, ...] = (CompileTime(), Instructions(), Traffic())
     theirs = {name for counter in cpu for name in counter.names}
     return (
@@ -70,6 +84,7 @@ def counters(device: str) -> tuple[Counter, ...]:
             "Nsight Compute counts on GPUs only",
         ),
         Absent(Energy.names, "NVML meters GPUs only"),
+        *others,
     )
 
 

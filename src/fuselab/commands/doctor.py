@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from fuselab import environment, roofs
+from fuselab import columns, environment, plugins, rivals, roofs
 from fuselab.commands import exits, select
 from fuselab.commands.selftest import BAD, GOOD, NOTE, QUIET, Item, findings, tables
 from fuselab.lock import device_lock
 from fuselab.roofs import Roofs
 from fuselab.runner import Worker, WorkerError
-from fuselab.worker import entry
+from fuselab.worker import baselines, entry, specs
 from fuseline.core import host, native
 
 # The binary holds a static CUDA 13 runtime, which needs this driver or a newer one.
@@ -28,7 +28,7 @@ FLOOR = f"the CUDA 13 runtime in the binary needs NVIDIA driver {DRIVER_FLOOR} o
 def run(*, device: str | None = None, as_json: bool = False) -> int:
     """Print the findings; 1 if one of them is bad."""
     chosen = select.device_of(device)
-    items = [*_binary(), *_software(), *_driver()]
+    items = [*_binary(), *_software(), *_driver(), *_plugins()]
     facts: dict[str, Any] = {}
     measured: Roofs | None = None
     try:
@@ -101,6 +101,19 @@ def _tool(name: str, programs: tuple[str, ...], remedy: str) -> Item:
         line = next((x for x in lines if "release" in x), lines[0] if lines else program)
         return Item(name, GOOD, line.strip())
     return Item(name, NOTE, "not found", remedy)
+
+
+def _plugins() -> Iterator[Item]:
+    """Load all plug-ins; yield what was added, and what was left out."""
+    loaded = specs.load().values()
+    for spec in loaded:
+        baselines.rivals_of(spec)
+    added = (*columns.plugged().values(), *rivals.plugged().values(), *map(plugins.origin, loaded))
+    for name in dict.fromkeys(given.entry for given in added if given):
+        if name not in plugins.refused():
+            yield Item("plug-in", GOOD, name)
+    for name, why in plugins.refused().items():
+        yield Item("plug-in", BAD, f"{name}: {why}", "mend it, or uninstall its distribution")
 
 
 def _driver() -> Iterator[Item]:

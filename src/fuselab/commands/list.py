@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+from fuselab import columns
 from fuselab.commands import exits, select
 from fuselab.worker import baselines
 from fuseline.core.spec import OpSpec
@@ -26,6 +27,9 @@ def run(targets: Sequence[str], *, as_json: bool = False) -> int:
     for spec in found:
         _print(_record(spec), whole=bool(targets))
     if not targets:
+        for given in columns.plugged().values():
+            metric = given.value
+            print(f"metric {metric.name} ({given.package}): {metric.meaning}, {metric.unit}")
         print("fuselab list OPERATOR names all cases; --json has everything")
         print("suite wild, of every operator: problems drawn from a seed (fuselab run --help)")
         print("suite all: every suite but check and wild")

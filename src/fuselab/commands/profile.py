@@ -48,7 +48,8 @@ def run(
         with device_lock(chosen):
             todo = [group for group in groups if fresh or store.missing(group)]
             measure(todo, store, chosen, timeout, str(Path(out) / LOG))
-            count.run([replace(group, impls=(impl,)) for group in groups], store, chosen, timeout)
+            alone = [replace(group, impls=(impl,)) for group in groups]
+            count.run(alone, store, chosen, timeout, (count.ALL,))
         measured, environments = list(store.measurements()), store.environment()
     own = [m for group in groups for m in measured if m.cell == group.cell(impl)]
     profiles = [profile.build(measured, m.cell, _peak(m, environments)) for m in own]

@@ -35,16 +35,16 @@ def run(
     device: str | None = None,
     timeout: float = 120.0,
     fresh: bool = False,
-    slow: bool = False,
+    slow: Sequence[str] = (),
     shard: str | None = None,
     on: str | None = None,
     as_json: bool = False,
 ) -> int:
     """Measure what is not stored yet, or was measured with other code; print the table.
 
-    `fresh` measures all of it; `slow` counts what takes long, too, on the first GPU; `shard`: one
-    part of it; `on`: the GPUs that share it. 1 if a cell failed, 3 if none has a time, but for a
-    shard that has no cell.
+    `fresh` measures all of it; `slow` names what slow counters count, too, on the first GPU;
+    `shard`: one part of it; `on`: the GPUs that share it. 1 if a cell failed, 3 if none has a time,
+    but for a shard that has no cell.
     """
     part = shards.parse(shard, os.environ) if shard else shards.Shard(1, 1)
     numbers = gpus.chosen(on)
@@ -58,8 +58,8 @@ def run(
     select.check_available(found, replace(filters, device=chosen))
     if not targets and filters == Filters(precision=filters.precision, timer=filters.timer):
         raise PlanError(_too_much(wanted, chosen))
-    if slow:
-        count.check_size(wanted)
+    if slow := tuple(name for name in slow if name != count.FAST):
+        count.check(wanted, slow, chosen)
     plan = (ceiling_group(chosen, wanted[0].precision, wanted[0].timer), *wanted)
     with Store.open(out) as store:
         todo = _lacking(plan, store, fresh)
@@ -70,7 +70,7 @@ def run(
             measure(todo, store, chosen, timeout, str(Path(out) / LOG), gpus.names(numbers))
             if slow:
                 with gpus.first(numbers):
-                    count.run(wanted, store, chosen, timeout)
+                    count.run(wanted, store, chosen, timeout, slow)
         stored = list(store.measurements())
         view = build.build(stored, store.environment(), store.span())
     cells = {cell for group in plan for cell in group.cells}

@@ -9,30 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from fuselab.columns import known
 from fuselab.model import Count, Group
-
-UNITS = {
-    "compile_cold_s": "s",
-    "compile_warm_s": "s",
-    "instructions": "instruction",
-    "dram_read_bytes": "byte",
-    "dram_write_bytes": "byte",
-    "load_sectors": "sector",
-    "store_sectors": "sector",
-    "reduction_sectors": "sector",
-    "load_hit_rate": "ratio",
-    "store_hit_rate": "ratio",
-    "reduction_hit_rate": "ratio",
-    "l1_load_sectors": "sector",
-    "l1_store_sectors": "sector",
-    "l1_reduction_sectors": "sector",
-    "l1_load_hit_rate": "ratio",
-    "l1_store_hit_rate": "ratio",
-    "l1_reduction_hit_rate": "ratio",
-    "measured_flops": "flop",
-    "profiled_us": "us",
-    "energy_j": "J",
-}
 
 Counts = dict[str, Count]
 
@@ -46,7 +24,7 @@ class Task:
 
 
 class Counter(Protocol):
-    """Makes the counts `names`, keys of `UNITS`."""
+    """Makes the counts `names`, which are metrics."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -78,9 +56,9 @@ class Absent:
 
 
 def counted(values: Mapping[str, float], source: str) -> Counts:
-    return {name: Count(value, UNITS[name], source) for name, value in values.items()}
+    return {name: Count(value, known(name).unit, source) for name, value in values.items()}
 
 
 def uncounted(names: Iterable[str], reason: str, source: str = "") -> Counts:
     """Return counts without a value; a source says that it was tried, and failed."""
-    return {name: Count(None, UNITS[name], source, reason) for name in names}
+    return {name: Count(None, known(name).unit, source, reason) for name in names}

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader
 from markupsafe import escape
 
 from fuselab import frames, metrics
+from fuselab.columns import NAMED
 from fuselab.metrics import Record
 from fuselab.model import Measurement
 from fuselab.plan import CEILING
@@ -18,13 +19,14 @@ from fuselab.report import tables, text
 from fuselab.report.build import build
 from fuselab.report.html import ordered
 from fuselab.report.standing import Standings
-from fuselab.report.tables import DIRECTIONS, UNKNOWN, Notes, number, percent, size
+from fuselab.report.tables import DIRECTIONS, UNKNOWN, Notes, column, number, percent, written
 from fuselab.report.view import Column, Table, Value, View
 
 ISOLATION = (
     "Measured in process: a crash, a hang, a leak or a setting of this session is not kept apart; "
     "`fuselab run FILE` isolates."
 )
+_FIGURES = [NAMED[name] for name in ("max_abs_error", "max_ulp", "peak_bytes")]
 _CLOCKS = {"cupti": " of kernel time", "wall": " of wall time"}
 _STYLE = """
 .fuselab table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
@@ -109,11 +111,12 @@ def _table(title: str, rows: Sequence[Record], standings: Standings) -> Table:
     clock = next((_CLOCKS.get(row["timer"], "") for row in rows if row["timer"]), "")
     names = ("case", "implementation", "status")
     numbers = ("time", "95 % interval", "GB/s", "of ceiling", "speedup")
-    rest = ("max error", "max ULP", "peak memory")
     ran = "operators" if rows[0]["device"] == "cpu" else "kernels"
     columns = (
         *(Column(name, numeric=False) for name in names),
-        *(Column(name) for name in (*numbers, *rest, ran)),
+        *map(Column, numbers),
+        *map(column, _FIGURES),
+        Column(ran),
     )
     lines = tuple(_line(row, row["impl"] in standings.of(row).fastest, notes) for row in rows)
     units = f"; us{clock}, speedup over {_yardstick(rows)}"
@@ -128,7 +131,7 @@ def _line(row: Record, fastest: bool, notes: Notes) -> tuple[Value, ...]:
     why = f"{row['status']}: {row['reason']}"
     good = row["status"] == "ok"
     figures = (
-        *(number(row["max_abs_error"]), number(row["max_ulp"]), size(row["peak_bytes"])),
+        *(written(metric, row[metric.name]) for metric in _FIGURES),
         UNKNOWN if row["launches"] is None else str(row["launches"]),
     )
     return (

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fuselab import metrics
+from fuselab import columns, metrics
 from fuselab.metrics import Record
 from fuselab.model import Measurement, Status
 from fuselab.plan import CEILING
@@ -58,7 +58,7 @@ def build(
         accuracy=details.accuracy(rows),
         costs=details.costs(rows),
         proofs=details.proofs(rows),
-        counters=counters.table(rows),
+        counters=counters.table(rows, columns.of(measured)),
         environments=tuple(
             Environment(
                 str(env.get("id", "")),

@@ -8,8 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
+from fuselab.columns import NAMED
 from fuselab.metrics import Record
-from fuselab.report.tables import DIRECTIONS, UNKNOWN, Notes, implementations, number, percent, size
+from fuselab.report.tables import (
+    DIRECTIONS,
+    UNKNOWN,
+    Notes,
+    column,
+    implementations,
+    number,
+    percent,
+    written,
+)
 from fuselab.report.view import Column, Table, Value
 
 GRADIENTS = (
@@ -38,20 +48,14 @@ def unmeasured(rows: Sequence[Record]) -> Table:
 
 def accuracy(rows: Sequence[Record]) -> Table:
     """Return the worst error against fp64 of each implementation, direction and dtype."""
-    numbers = (
-        ("max_abs_error", "max error", "absolute"),
-        ("rms_error", "RMS error", "absolute"),
-        ("max_ulp", "max ULP", ""),
-        ("max_eps", "max error", "eps x largest value"),
-        ("eager_ratio", "of eager's", "max error / eager's"),
-    )
+    numbers = ("max_abs_error", "rms_error", "max_ulp", "max_eps", "eager_ratio")
     notes = Notes()
     judged = [row for row in rows if row["max_abs_error"] is not None]
     return _by_implementation(
         "Accuracy against fp64, worst case",
         judged,
-        [Column(name, detail) for _, name, detail in numbers],
-        lambda part: [_error(key, part, notes) for key, _, _ in numbers],
+        [column(NAMED[name]) for name in numbers],
+        lambda part: [_error(name, part, notes) for name in numbers],
         notes,
     )
 
@@ -65,14 +69,12 @@ def _error(key: str, part: Sequence[Record], notes: Notes) -> Value:
 
 def costs(rows: Sequence[Record]) -> Table:
     """Return host time (median over the cases) and memory of the largest case."""
+    largest_case = [NAMED[n] for n in ("ideal_bytes", "buffer_bytes", "peak_bytes", "copies")]
     columns = [
         Column("host time", "us per call, median"),
         Column("in cache", "time / cold time, median"),
         Column("largest case", numeric=False),
-        Column("ideal traffic"),
-        Column("buffers"),
-        Column("peak memory"),
-        Column("copies"),
+        *map(column, largest_case),
     ]
 
     def line(part: Sequence[Record]) -> list[Value]:
@@ -84,8 +86,7 @@ def costs(rows: Sequence[Record]) -> Table:
             Value(f"{median(host):.2f}" if host else UNKNOWN),
             Value(percent(median(hot)) if hot else UNKNOWN),
             Value(largest["case"]),
-            *(Value(size(largest[key])) for key in ("ideal_bytes", "buffer_bytes", "peak_bytes")),
-            Value(number(largest["copies"])),
+            *(Value(written(metric, largest[metric.name])) for metric in largest_case),
         ]
 
     timed = [row for row in rows if row["median_us"] is not None]

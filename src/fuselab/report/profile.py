@@ -8,19 +8,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuselab import metrics
+from fuselab.columns import COUNTED, NAMED
+from fuselab.metric import Metric
 from fuselab.metrics import Record
 from fuselab.model import Cell, Measurement
 from fuselab.plain import plain
 from fuselab.report import roofline
-from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point, Position, si
-from fuselab.report.tables import DIRECTIONS, UNKNOWN, number, percent, size
+from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point, Position
+from fuselab.report.tables import DIRECTIONS, UNKNOWN, column, number, percent, si, size, written
 from fuselab.report.text import grid
 from fuselab.report.view import Column, Table, Value
 
 # A longer name is shown by its function alone, and in full below the table.
 LONGEST = 40
-SHARE = "time_share"
+SHARE = Metric("time_share", "of the call's", "ratio", title="share", style="percent")
 NO_FLOPS = "the operator's cost model has no FLOPs"
+_TIME = NAMED["profiled_us"]
+_COUNTS = (_TIME, SHARE, *(m for m in COUNTED if m.by_kernel and m is not _TIME))
 _PROOF = ("launches", "copies", "graphs", "breaks", "recompiles")
 _NAMELESS = re.compile(r"\(anonymous namespace\)::|<unnamed>::")
 
@@ -75,7 +79,7 @@ def to_dict(profile: Profile) -> dict[str, Any]:
         "metrics": {name: metrics.finite(value) for name, value in profile.record.items()},
         "kernels": [
             {"name": kernel.name, "launches": kernel.launches}
-            | {name: kernel.counts.get(name) for name, _, _ in _COUNTS}
+            | {metric.name: kernel.counts.get(metric.name) for metric in _COUNTS}
             for kernel in profile.kernels
         ],
         "roofline": {
@@ -103,7 +107,7 @@ def _kernels(found: Measurement) -> tuple[Kernel, ...]:
     counted = list(dict.fromkeys(kernel for those in parts.values() for kernel in those))
     times = parts.get("profiled_us", {})
     if whole := sum(times.values()):
-        parts[SHARE] = {kernel: us / whole for kernel, us in times.items()}
+        parts[SHARE.name] = {kernel: us / whole for kernel, us in times.items()}
     counted.sort(key=lambda kernel: -times.get(kernel, 0.0))
     known = {function(kernel) for kernel in counted}
     return (
@@ -166,23 +170,23 @@ def _kernel_table(profile: Profile) -> Table:
     record, kernels = profile.record, profile.kernels
     names = _NAMES[str(record["device"]).split(":")[0]]
     known = {name: value for name, value in record.items() if value is not None}
-    if any(SHARE in kernel.counts for kernel in kernels):
-        known[SHARE] = 1.0
+    if any(SHARE.name in kernel.counts for kernel in kernels):
+        known[SHARE.name] = 1.0
     total = Kernel("total", record["launches"], known)
-    columns = [column for column in _COUNTS if column[0] in known]
+    counts = [metric for metric in _COUNTS if metric.name in known]
     shown = _shown([kernel.name for kernel in kernels])
     return Table(
         f"{names[0].capitalize()}s",
         (
             Column(names[0], numeric=False),
             Column(names[1]),
-            *(Column(names[2]) if key == "instructions" else column for key, column, _ in columns),
+            *(Column(names[2]) if m.name == "instructions" else column(m) for m in counts),
         ),
         tuple(
             (
                 Value(shown.get(kernel.name, kernel.name)),
                 Value(_text(kernel.launches, str)),
-                *(Value(_text(kernel.counts.get(key), write)) for key, _, write in columns),
+                *(Value(written(metric, kernel.counts.get(metric.name))) for metric in counts),
             )
             for kernel in (*kernels, total)
         ),
@@ -224,7 +228,7 @@ def _roofline_table(position: Position) -> Table:
 
 
 def _roofline_row(point: Point, limits: Limits) -> list[str]:
-    row = [_text(point.flops, si), _text(point.nbytes, _bytes), number(point.intensity)]
+    row = [_text(point.flops, si), _text(point.nbytes, size), number(point.intensity)]
     row += [_text(point.flops_per_s, si), number(point.gbps), _share(point.gbps, limits.gbps)]
     if limits.peak:
         row.append(_share(point.flops_per_s, limits.peak.flops))
@@ -265,31 +269,9 @@ def _seconds(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:.3g} s"
 
 
-def _bytes(value: float) -> str:
-    return size(round(value))
-
-
 # What stands for a kernel, its launches and its instructions on each kind of device.
 _NAMES = {
     "cuda": ("kernel", "launches", "warp instructions"),
     "cpu": ("operator", "calls", "instructions of one thread"),
 }
 _MEMORY = (("peak", "peak_bytes"), ("buffers", "buffer_bytes"), ("ideal traffic", "ideal_bytes"))
-_COUNTS: tuple[tuple[str, Column, Callable[[float], str]], ...] = (
-    ("profiled_us", Column("time"), _us),
-    (SHARE, Column("share"), percent),
-    ("dram_read_bytes", Column("DRAM read"), _bytes),
-    ("dram_write_bytes", Column("DRAM write"), _bytes),
-    ("load_sectors", Column("loads", "sectors"), si),
-    ("store_sectors", Column("stores", "sectors"), si),
-    ("reduction_sectors", Column("reductions", "sectors"), si),
-    ("load_hit_rate", Column("load hits"), percent),
-    ("store_hit_rate", Column("store hits"), percent),
-    ("reduction_hit_rate", Column("reduction hits"), percent),
-    ("l1_load_sectors", Column("L1 loads", "sectors"), si),
-    ("l1_store_sectors", Column("L1 stores", "sectors"), si),
-    ("l1_reduction_sectors", Column("L1 reductions", "sectors"), si),
-    ("l1_load_hit_rate", Column("L1 load hits"), percent),
-    ("instructions", Column("instructions"), si),
-    ("measured_flops", Column("FLOPs"), si),
-)

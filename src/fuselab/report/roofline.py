@@ -17,12 +17,12 @@ from fuselab.model import Status
 from fuselab.plain import plain
 from fuselab.report import plots
 from fuselab.report.files import replace
+from fuselab.report.tables import si
 
 NO_PEAK = "compute roof not measured: run fuselab doctor"
 INK = "#3a3f47"
 # How far the axes go beyond what they show.
 MARGIN = 8.0
-_POWERS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,6 @@ def save_svg(positions: Sequence[Position], path: str | os.PathLike[str]) -> Pat
         return None
     with rc_context(plots.STYLE):
         return replace(path, plots.to_svg(figure(drawn)))
-
-
-def si(value: float, unit: str = "") -> str:
-    """Return a number to four figures, with the letter of its power of ten and the unit."""
-    power, letter = next((p for p in _POWERS if value >= p[0]), (1.0, ""))
-    return f"{value / power:.4g} {letter}{unit}".rstrip()
 
 
 def figure(positions: Sequence[Position]) -> Figure:

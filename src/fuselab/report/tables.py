@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from fuselab import metrics
+from fuselab.metric import Metric
 from fuselab.metrics import Record
 from fuselab.report.standing import NOISY, UNDECIDED, Standing, Standings, problem
 from fuselab.report.view import Chart, Column, Series, Table, Value
@@ -26,6 +28,7 @@ NO_OWN = "no own implementation has a good time"
 NO_EAGER = "eager has no good time"
 NO_CEILING = "the group's ceiling has no good time"
 _RATE, _CEILING = Column("TFLOP/s", "best own"), Column("of ceiling", "ceiling / best own")
+_POWERS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _ROLE_ORDER = ("eager", "baseline", "native", "rival", "ours")
 
 
@@ -137,13 +140,29 @@ def chart(dtype: str, rows: Sequence[Record], ceilings: Sequence[Record]) -> Cha
     )
 
 
-def size(nbytes: int | None) -> str:
+def column(metric: Metric) -> Column:
+    """Return the column of a metric."""
+    return Column(metric.title, metric.detail)
+
+
+def written(metric: Metric, value: Any) -> str:
+    """Return a value of a metric as text."""
+    return UNKNOWN if value is None else _FORMS[metric.form](value)
+
+
+def size(nbytes: float | None) -> str:
     """Return a byte count in the largest binary unit that keeps it at least 1."""
     if nbytes is None:
         return UNKNOWN
     power = min(int(math.log2(nbytes)) // 10, 4) if nbytes > 0 else 0
     unit = ("B", "KiB", "MiB", "GiB", "TiB")[power]
     return f"{nbytes / 1024**power:.1f}".removesuffix(".0") + f" {unit}"
+
+
+def si(value: float, unit: str = "") -> str:
+    """Return a number to four figures, with the letter of its power of ten and the unit."""
+    power, letter = next((p for p in _POWERS if value >= p[0]), (1.0, ""))
+    return f"{value / power:.4g} {letter}{unit}".rstrip()
 
 
 def counted(count: int, noun: str) -> str:
@@ -156,6 +175,17 @@ def number(value: float | None) -> str:
 
 def percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share:.0%}"
+
+
+# How a metric's values are written, by its form.
+_FORMS: Mapping[str, Callable[[Any], str]] = {
+    "us": "{:.3f}".format,
+    "bytes": size,
+    "si": si,
+    "percent": percent,
+    "whole": str,
+    "number": number,
+}
 
 
 def tflops(row: Record) -> str:

@@ -1,10 +1,15 @@
 """Rivals: other projects' kernels for our operators, measured where they are installed.
 
-A file a project, none of which is imported before a worker measures it.
+A file a project, none of which is imported before a worker measures it; plug-ins add more.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from functools import cache
+
+from fuselab import plugins
+from fuselab.plugins import Given
 from fuselab.rivals import cce, flash_attn, flex, liger, quack, xformers, xla
 from fuselab.rivals.rival import Rival
 
@@ -18,6 +23,17 @@ ALL = (
 )
 
 
+@cache
+def plugged() -> Mapping[Hashable, Given[Rival]]:
+    """Return the rivals of plug-ins by operator and name."""
+    return plugins.load(plugins.RIVALS, Rival, _key, {_key(rival) for rival in ALL})
+
+
 def of(op: str) -> dict[str, Rival]:
-    """Return the rivals of one of our operators by name, installed or not."""
-    return {rival.name: rival for rival in ALL if rival.op == op}
+    """Return the rivals of an operator by name, installed or not."""
+    every = (*ALL, *(given.value for given in plugged().values()))
+    return {rival.name: rival for rival in every if rival.op == op}
+
+
+def _key(rival: Rival) -> tuple[str, str]:
+    return rival.op, rival.name

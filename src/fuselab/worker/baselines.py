@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 import fuseline
-from fuselab import rivals
+from fuselab import plugins, rivals
+from fuselab.plan import CEILING
 from fuselab.rivals.rival import Rival
 from fuselab.worker.enabled import ENABLED, Takeover
 from fuselab.worker.protocol import Proof, describe
@@ -54,13 +55,22 @@ def if_named(spec: OpSpec) -> tuple[str, ...]:
 
 
 def versions(spec: OpSpec) -> tuple[str, ...]:
-    """Return the versions of the operator's rivals that are installed."""
-    return tuple(r.version for r in rivals_of(spec).values() if r.version)
+    """Return the versions of the operator's rivals that are installed, and the code of plug-ins."""
+    there = [rival for rival in rivals_of(spec).values() if rival.version]
+    given = filter(None, map(plugins.origin, (spec, *there)))
+    return (*(str(rival.version) for rival in there), *(one.code for one in given))
 
 
 def rivals_of(spec: OpSpec) -> dict[str, Rival]:
-    """Return the rivals of an operator by name; a user's own of the same name has none."""
-    return rivals.of(spec.name) if table.load().get(spec.name) is spec else {}
+    """Return the rivals of an operator of the table or of a plug-in; of a user's file none."""
+    if table.load().get(spec.name) is not spec and plugins.origin(spec) is None:
+        return {}
+    found, own = rivals.of(spec.name), (*(i.name for i in spec.implementations), *MADE, CEILING)
+    for name in found.keys() & own:
+        given = plugins.origin(found.pop(name))
+        assert given, f"{spec.name} has an implementation and a rival {name}"
+        plugins.refuse(given.entry, f"the name {name!r} is an implementation's of {spec.name}")
+    return found
 
 
 def role(spec: OpSpec, name: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -19,9 +20,10 @@ import torch
 import torch._dynamo
 from torch.utils.benchmark import Timer
 
-from fuselab import environment
+from fuselab import columns, environment
 from fuselab.counters import durations, energy, ncu, perf_event, traffic
 from fuselab.counters.launch import LOADED
+from fuselab.metric import Subject
 from fuselab.model import Group
 from fuselab.timers import Call
 from fuselab.worker import baselines
@@ -195,6 +197,21 @@ def _in_range(call: Call, number: int | None) -> object:
     return result
 
 
+def collected(task: Task, index: int) -> Figures:
+    """Return what the metric of a plug-in makes of a call, once it has been made."""
+    name, problem = task["metric"], _problem(task)
+    metric = columns.known(name)
+    if metric.collect is None:
+        raise RuntimeError(f"metric {name!r}: its plug-in cannot be loaded here")
+    fn = baselines.make(problem.spec, task["impl"], problem.device.type)
+    call = problem.call_on(fn, problem.first, keep=True)
+    _repeat(call, WARM_CALLS)
+    value = metric.collect(Subject(call, problem.first.inputs, str(problem.device)))
+    if not 0 <= value < math.inf:
+        raise ValueError(f"metric {name!r}: got {value!r}, expected a finite number from 0 on")
+    return {name: float(value)}
+
+
 MODES: dict[str, Callable[[Task, int], Figures]] = {
     "compile": compile_time,
     "perf_event": instructions,
@@ -203,6 +220,7 @@ MODES: dict[str, Callable[[Task, int], Figures]] = {
     "energy": joules,
     "ranges": ranges,
     "durations": block,
+    "collect": collected,
 }
 
 

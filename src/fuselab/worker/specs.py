@@ -1,4 +1,4 @@
-"""Where OpSpecs come from: the table of this package, or a user's own file."""
+"""Where OpSpecs come from: the table of this package, plug-ins, or a user's own file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from fuselab import environment
+from fuselab import environment, plugins
 from fuselab.errors import LabError
 from fuselab.plan import CEILING
 from fuselab.wild import PREFIX
@@ -43,13 +44,13 @@ class SpecError(LabError, ValueError):
 
 @cache
 def load(source: str = TABLE) -> dict[str, OpSpec]:
-    """Return the OpSpecs by name: of the table for "", of a pair, else of the file at that path."""
+    """Return the OpSpecs by name: of table and plug-ins for "", of a pair, else of a file."""
     if source.startswith(pairs.SOURCE):
         return {pairs.NAME: pairs.spec(pairs.Pair.of(source))}
     if source.startswith(TILES):
         return {n: _tiles(spec) for n, spec in load(source.removeprefix(TILES)).items()}
     if source == TABLE:
-        return dict(table.load())
+        return table.load() | _plugged()
     specs: dict[str, OpSpec] = {}
     for spec in _collect(vars(_import(Path(source))).values()):
         if specs.setdefault(spec.name, spec) is not spec:
@@ -58,6 +59,20 @@ def load(source: str = TABLE) -> dict[str, OpSpec]:
         raise SpecError(f"{source}: no OpSpec at module level, nor a list of them")
     for spec in specs.values():
         _validate(source, spec)
+    return specs
+
+
+def _plugged() -> dict[str, OpSpec]:
+    """Return the operators of plug-ins by name; those that cannot be stored are refused."""
+    specs: dict[str, OpSpec] = {}
+    found = plugins.load(plugins.SPECS, OpSpec, attrgetter("name"), table.load())
+    for given in found.values():
+        try:
+            _validate(given.package, given.value)
+        except SpecError as error:
+            plugins.refuse(given.entry, str(error))
+        else:
+            specs[given.value.name] = given.value
     return specs
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fuselab import stats
-from fuselab.counters import UNITS
+from fuselab import columns, stats
+from fuselab.metric import Metric
 from fuselab.metrics import Record
 from fuselab.model import Measurement
 from fuselab.report import tables
@@ -17,17 +17,6 @@ from fuselab.report.axes import place
 from fuselab.report.plots import colors
 from fuselab.report.shown import Beside, Shown
 
-_TEXTS = (
-    *("op", "impl", "role", "direction", "case", "dtype", "layout", "device", "status", "reason"),
-    *("precision", "timer", "kernels", "chosen", "version", "environment", "not_counted"),
-)
-_NUMBERS = (
-    *("median_us", "ci_low_us", "ci_high_us", "samples", "hot_us", "host_us", "sm_mhz"),
-    *("max_abs_error", "rms_error", "max_ulp", "max_eps", "eager_ratio", "peak_bytes"),
-    *("buffer_bytes", "ideal_bytes", "flops", "gbps", "ceiling_gbps", "ceiling_share"),
-    *("speedup_vs_eager", "launches", "copies", "graphs", "breaks", "recompiles"),
-    *UNITS,
-)
 # Of one cell alone, and in a column already.
 _NOT_SHARED = ("sm_mhz", "temperature_c", "kernels", "launches", "chosen", "version")
 # Of the samples, how many a page of many cells keeps, and of one cell at most and at least.
@@ -40,6 +29,7 @@ def payload(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> dict[str, A
     keys     the name of each cell, which its address in the page ends with
     texts    by column: (the distinct texts, and for each cell which)
     numbers  by column: for each cell a number, null for unknown
+    metrics  the columns that tables of cells have: heading, detail, unit and form of each
     samples  for each cell the order statistics that are kept, in thousandths of its median from it,
              each as the step from the one before
     beside   what others published, by its name: the ratios of the operators that the runs have
@@ -49,17 +39,21 @@ def payload(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> dict[str, A
     rows = [row for shown in runs for row in shown.view.records]
     proofs = [json.dumps(_proof(m), sort_keys=True) for _, m in cells]
     kept = max(_LEAST, min(_MOST, _SAMPLES // max(1, len(cells))))
-    texts = {name: _shared(str(row[name] or "") for row in rows) for name in _TEXTS}
+    declared = columns.of(m for _, m in cells)
+    texts, numbers = (
+        [m.name for m in declared if (m.kind is str) == told] for told in (True, False)
+    )
     return {
         "runs": [{"name": shown.name, "title": shown.view.title} for shown in runs],
         "keys": keys(runs),
         "run": [run for run, _ in cells],
         "texts": {
-            **texts,
+            **{name: _shared(str(row[name] or "") for row in rows) for name in texts},
             "proof": _shared(proofs),
             "code": _shared(m.code for _, m in cells),
         },
-        "numbers": {name: [_number(row[name]) for row in rows] for name in _NUMBERS},
+        "numbers": {name: [_number(row.get(name)) for row in rows] for name in numbers},
+        "metrics": [_heading(metric) for metric in declared if metric.title],
         "samples": [_steps(m.samples_us, kept) for _, m in cells],
         "places": _places(rows),
         "beside": {one.name: {"about": one.about, "ratios": _kinds(one, rows)} for one in beside},
@@ -67,6 +61,10 @@ def payload(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> dict[str, A
         "labels": {impl: tables.label(impl) for impl in tables.implementations(rows)},
         "environments": [{one.id: one.facts for one in shown.view.environments} for shown in runs],
     }
+
+
+def _heading(metric: Metric) -> dict[str, str]:
+    return {name: getattr(metric, name) for name in ("name", "title", "detail", "unit", "form")}
 
 
 def keys(runs: Sequence[Shown]) -> list[str]:

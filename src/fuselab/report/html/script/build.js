@@ -37,6 +37,10 @@ function percent(share) {
   return share === null || share === undefined ? "n/a" : `${Math.round(100 * share)}%`;
 }
 
+// How the values of a metric are written, by its form.
+const FORMS = { us: (v) => short(v), bytes, percent, si: (v) => scaled(v, ""),
+  whole: (v) => short(v, 9), number: (v) => short(v, 3) };
+
 function ratioText(ratio) {
   if (ratio < 0.1) return short(ratio, 1);
   return ratio < 10 ? ratio.toFixed(2) : ratio.toFixed(1);

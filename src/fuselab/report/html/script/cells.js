@@ -1,37 +1,29 @@
-// All cells with the nine metrics and more: sorted by a column, filtered by words.
+// All cells with all metrics: sorted by a column, filtered by words.
 
 const PAGE = 100;
 // [title, unit, value, text]
-const COLUMNS = [
+const TEXTS = [
   ["operator", "", (c) => c.op],
   ["implementation", "", (c) => c.impl, named],
   ["direction", "", (c) => DIRECTIONS[c.direction] || c.direction],
   ["case", "", (c) => c.case],
   ["dtype", "", (c) => c.dtype, (d) => SHORT_TYPES[d] || d],
   ["status", "", (c) => c.status],
-  ["time", "us", (c) => c.median_us, (v) => short(v)],
-  ["speedup", "eager / this", (c) => c.speedup_vs_eager, (v) => short(v, 3)],
-  ["of ceiling", "", (c) => c.ceiling_share, percent],
-  ["read", "measured", (c) => c.dram_read_bytes, bytes],
-  ["written", "measured", (c) => c.dram_write_bytes, bytes],
-  ["traffic", "ideal", (c) => c.ideal_bytes, bytes],
-  ["buffers", "", (c) => c.buffer_bytes, bytes],
-  ["peak memory", "", (c) => c.peak_bytes, bytes],
-  ["compile", "cold, s", (c) => c.compile_cold_s, (v) => short(v, 3)],
-  ["kernels", "launches", (c) => c.launches, (v) => short(v)],
-  ["FLOPs", "model", (c) => c.flops, (v) => scaled(v, "")],
-  ["instructions", "", (c) => c.instructions, (v) => scaled(v, "")],
-  ["max error", "absolute", (c) => c.max_abs_error, (v) => short(v, 3)],
-  ["max ULP", "", (c) => c.max_ulp, (v) => short(v, 3)],
-  ["host", "us", (c) => c.host_us, (v) => short(v, 3)],
 ];
+
+// The columns of the texts above, then of the metrics that are known of any cell.
+function columns() {
+  const known = page.metrics.filter(({ name }) =>
+    name === "median_us" || page.measured.some((cell) => !unknown(cell[name])));
+  return [...TEXTS, ...known.map(({ name, title, detail, form }) =>
+    [title, detail, (cell) => cell[name], FORMS[form]])];
+}
 
 function unknown(value) {
   return value === null || value === undefined || value === "";
 }
 
-function ordered(cells, { column, down }) {
-  const value = COLUMNS[column][2];
+function ordered(cells, value, down) {
   const sign = down ? -1 : 1;
   return [...cells].sort((a, b) => {
     const [x, y] = [value(a), value(b)];
@@ -43,12 +35,10 @@ function ordered(cells, { column, down }) {
 
 function startCells(section) {
   const several = page.runs.length > 1;
-  const shown = COLUMNS.map((column, i) => i).filter((i) => i < 7
-    || page.measured.some((cell) => !unknown(COLUMNS[i][2](cell))));
+  const shown = columns();
   const state = { column: null, down: false, words: [], status: "", shown: PAGE };
   const head = el("tr", {}, ...(several ? [el("th", { scope: "col" }, "run")] : []),
-    ...shown.map((i) => {
-      const [title, unit] = COLUMNS[i];
+    ...shown.map(([title, unit], i) => {
       const button = el("button", { type: "button", onclick: () => {
         state.down = state.column === i ? !state.down : i > 5;
         state.column = i;
@@ -62,11 +52,11 @@ function startCells(section) {
   const draw = () => {
     const found = page.measured.filter((cell) => (!state.status || cell.status === state.status)
       && state.words.every((word) => cell.search.includes(word)));
-    const sorted = state.column === null ? found : ordered(found, state);
+    const sorted = state.column === null ? found
+      : ordered(found, shown[state.column][2], state.down);
     body.replaceChildren(...sorted.slice(0, state.shown).map((cell) => el("tr", {},
       ...(several ? [el("td", {}, page.runs[cell.run].name)] : []),
-      ...shown.map((i) => {
-        const [, , value, text] = COLUMNS[i];
+      ...shown.map(([, , value, text], i) => {
         const known = value(cell);
         const label = unknown(known) ? "n/a" : text ? text(known) : known;
         if (i !== 3) return el("td", { class: i > 5 ? "n" : null }, label);

@@ -37,33 +37,20 @@ function facts(pairs) {
     [el("dt", {}, name), el("dd", {}, text)]));
 }
 
+// A metric of a cell as text: its unit behind it, or what it is a figure of.
+function figure(cell, { name, detail, unit, form }) {
+  if (unknown(cell[name])) return null;
+  const behind = detail && detail !== unit ? `(${detail})` : detail;
+  return `${FORMS[form](cell[name])} ${behind}`.trim();
+}
+
 function figures(cell) {
   const interval = cell.median_us === null ? null
     : `${short(cell.ci_low_us)} to ${short(cell.ci_high_us)} us (95 %), ${cell.samples} samples`;
   return facts([
     ["status", cell.reason ? `${cell.status}: ${cell.reason}` : cell.status],
-    ["time", cell.median_us === null ? null : `${short(cell.median_us, 5)} us, median`],
     ["interval", interval],
-    ["in cache", cell.hot_us === null ? null : `${short(cell.hot_us)} us`],
-    ["host", cell.host_us === null ? null : `${short(cell.host_us)} us per call`],
-    ["speedup", cell.speedup_vs_eager === null ? null
-      : `${short(cell.speedup_vs_eager)} (eager / this)`],
-    ["bandwidth", cell.gbps === null ? null : `${short(cell.gbps)} GB/s of ideal traffic`],
-    ["of ceiling", cell.ceiling_share === null ? null
-      : `${percent(cell.ceiling_share)} of ${short(cell.ceiling_gbps)} GB/s, a copy or addition of `
-        + "as many bytes"],
-    ["ideal traffic", bytes(cell.ideal_bytes)],
-    ["read, written", cell.dram_read_bytes === null ? null
-      : `${bytes(cell.dram_read_bytes)}, ${bytes(cell.dram_write_bytes)}, measured`],
-    ["buffers", bytes(cell.buffer_bytes)],
-    ["peak memory", bytes(cell.peak_bytes)],
-    ["FLOPs", cell.flops === null ? null : scaled(cell.flops, "")],
-    ["instructions", cell.instructions === null ? null : scaled(cell.instructions, "")],
-    ["compile", cell.compile_cold_s === null ? null
-      : `${short(cell.compile_cold_s)} s cold, ${short(cell.compile_warm_s)} s warm`],
-    ["error", cell.max_abs_error === null ? null : `${short(cell.max_abs_error, 3)} at most, `
-      + `${short(cell.rms_error, 3)} RMS, ${short(cell.max_ulp, 3)} ULP, `
-      + `${short(cell.eager_ratio, 3)} of eager's`],
+    ...page.metrics.map((metric) => [metric.title, figure(cell, metric)]),
     ["not counted", cell.not_counted],
   ]);
 }
@@ -107,7 +94,7 @@ function ran(cell) {
     kernels.length ? el("ul", { class: "names" }, ...kernels.map((k) => el("li", {}, k))) : null,
     facts([
       ["implementation", cell.version], ["chosen", cell.chosen], ["timer", cell.timer],
-      ["precision", cell.precision], ["launches", short(cell.launches)],
+      ["precision", cell.precision],
       ["SM clock", cell.sm_mhz === null ? null : `${short(cell.sm_mhz)} MHz`],
       ["code hash", cell.code],
       ...Object.entries(proof).map(([name, value]) => [name.replaceAll("_", " "), value]),
