@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
@@ -102,8 +102,18 @@ def question() -> Any:
 
 def answer(said: object) -> None:
     """Add an answer, in the process."""
-    with Path(sys.argv[2]).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(said) + "\n")
+    answering()(said)
+
+
+def answering() -> Callable[[object], None]:
+    """Return what adds answers, in a process that then changes its own arguments."""
+    path = Path(sys.argv[2]).absolute()
+
+    def add(said: object) -> None:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(said) + "\n")
+
+    return add
 
 
 def told(error: Exception) -> str:

@@ -107,7 +107,8 @@ def check(
 @click.option(
     "--suite",
     metavar="NAME",
-    help="Default: quick where the operator has it; all: every suite but check and wild.",
+    help="Default: quick where the operator has it; all: every suite but check and wild; "
+    "FILE.json: the calls that fuselab scan recorded.",
     shell_complete=completion.suites,
 )
 @click.option("--seed", type=int, metavar="N", help="Of the problems that suite wild draws.")

@@ -245,4 +245,64 @@ def methods(**options: Any) -> int:
     return verb.methods(**options)
 
 
-VERBS = (judge, trace, explain, compile_bench, candidates, study, hlo, train_bench, internals, new)
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.argument("script", metavar="SCRIPT")
+@click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+@click.option("--out", metavar="DIR", default="out/scan", show_default=True, help="Where to write.")
+@click.option("--suite", metavar="FILE", help="Write the calls, for fuselab run --suite FILE, too.")
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How many steps are timed: plain, patched, and plain again.",
+)
+@click.option(
+    "--with",
+    "ways",
+    type=click.Choice(["patch", "enable"]),
+    multiple=True,
+    default=("patch", "enable"),
+    show_default=True,
+    help="What is applied to the script's modules.",
+)
+@click.option("--no-apply", is_flag=True, help="Forecast only.")
+@click.option("--no-compile", is_flag=True, help="Leave torch.compile of the calls out.")
+@click.option("--precision", type=click.Choice(list(LEVELS)), default="quick", show_default=True)
+@click.option(
+    "--timeout",
+    type=click.IntRange(min=1, max=86400),
+    default=900,
+    show_default=True,
+    help="Seconds that one run of the script, or one step of a measurement, may take.",
+)
+@device
+@as_json
+def scan(
+    script: str, arguments: tuple[str, ...], no_apply: bool, no_compile: bool, **options: Any
+) -> int:
+    """Rank a script's calls by time lost, forecast what our operators bring, apply, compare.
+
+    SCRIPT is run as Python would run it, with ARGS, several times, each until enough of its steps
+    are known; options come before SCRIPT. A step: `with fuselab.scan.step():` of the script, else
+    from one optimizer.step() to the next, else a call of a module that no other calls.
+    Exit code 1 if the script fails. DIR/scan.html, scan.json, suite.json and the traces.
+    """
+    from fuselab.commands import scan as verb
+
+    return verb.run(script, arguments, apply=not no_apply, compiled=not no_compile, **options)
+
+
+VERBS = (
+    judge,
+    scan,
+    trace,
+    explain,
+    compile_bench,
+    candidates,
+    study,
+    hlo,
+    train_bench,
+    internals,
+    new,
+)

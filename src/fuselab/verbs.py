@@ -12,7 +12,7 @@ from fuselab import streams
 GROUPS = {
     "Measure": (
         *("list", "check", "run", "judge", "report", "show", "plot", "export", "compare"),
-        *("merge", "share", "profile", "tune", "doctor"),
+        *("scan", "merge", "share", "profile", "tune", "doctor"),
     ),
     "Understand": ("trace", "explain", "compile-bench", "candidates", "study", "hlo"),
     "Build": ("new", "completion"),
@@ -33,6 +33,10 @@ EXAMPLES = {
     "judge": (
         "fuselab judge problem.py solution.py",
         "fuselab judge pairs --out out/judge --precision quick",
+    ),
+    "scan": (
+        "fuselab scan train.py --epochs 1",
+        "fuselab scan --out out/scan --suite calls.json train.py",
     ),
     "report": (
         "fuselab report out/run",

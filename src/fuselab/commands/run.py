@@ -49,7 +49,7 @@ def run(
     part = shards.parse(shard, os.environ) if shard else shards.Shard(1, 1)
     numbers = gpus.chosen(on)
     chosen = select.device_of(device)
-    found = select.specs_of(targets)
+    found, filters = select.found(targets, filters)
     wanted = tuple(filter(part.has, select.groups(found, replace(filters, device=chosen))))
     if not wanted:
         Store.open(out).close()

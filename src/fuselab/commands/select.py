@@ -23,7 +23,7 @@ from fuselab.plan import (
     select,
 )
 from fuselab.precision import STANDARD
-from fuselab.worker import baselines, specs, wild_inputs
+from fuselab.worker import baselines, recorded, specs, wild_inputs
 from fuseline.core.spec import OpSpec
 
 DEFAULT_SUITE = "quick"
@@ -48,6 +48,21 @@ def specs_of(targets: Sequence[str]) -> dict[str, list[OpSpec]]:
     return found
 
 
+def found(
+    targets: Sequence[str], filters: Filters
+) -> tuple[Mapping[str, Sequence[OpSpec]], Filters]:
+    """Return the OpSpecs of the targets by source, and the filters.
+
+    Of a suite that is a file of recorded calls: its operators, those that are named.
+    """
+    if not (filters.suite and filters.suite.endswith(recorded.SUFFIX)):
+        return specs_of(targets), filters
+    source = recorded.SOURCE + str(Path(filters.suite).resolve())
+    held = specs.load(source)
+    chosen = select([row(spec, source) for spec in held.values()], targets)
+    return {source: [held[one.name] for one in chosen]}, replace(filters, suite=recorded.SUITE)
+
+
 def row(
     spec: OpSpec,
     source: str = specs.TABLE,
@@ -66,9 +81,16 @@ def row(
         dtypes=tuple(str(dtype).removeprefix("torch.") for dtype in dtypes),
         directions=("fwd", "bwd") if spec.differentiable else ("fwd",),
         source=source,
-        code=environment.code(spec.name, source, *baselines.versions(spec)),
+        code=_code(spec, source),
         layouts=LAYOUTS,
     )
+
+
+def _code(spec: OpSpec, source: str) -> str:
+    """Return what stands for the code of an operator; of a recorded call, for its inputs too."""
+    calls = recorded.source_text(source)
+    where = specs.TABLE if calls else source
+    return environment.code(spec.name, where, *baselines.versions(spec), *calls)
 
 
 def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Group, ...]:
@@ -85,7 +107,8 @@ def groups(found: Mapping[str, Sequence[OpSpec]], filters: Filters) -> tuple[Gro
             for suite in _suites(spec, filters):
                 narrow = None if filters.dtypes else suite
                 whole = row(spec, source, narrow, filters.impls)
-                parts.setdefault(suite, []).extend((whole, *_wild(spec, whole, filters)))
+                rows_of = _calls(spec, whole) or (whole, *_wild(spec, whole, filters))
+                parts.setdefault(suite, []).extend(rows_of)
     every = filters.suite == ALL
     rows = [r for those in parts.values() for r in those]
     check_names(rows, replace(filters, suite=None) if every else filters)
@@ -113,6 +136,21 @@ def _suites(spec: OpSpec, filters: Filters) -> tuple[str | None, ...]:
     if filters.suite is None and not filters.cases and DEFAULT_SUITE in spec.suites:
         return (DEFAULT_SUITE,)
     return (filters.suite,)
+
+
+def _calls(spec: OpSpec, whole: OpRow) -> tuple[OpRow, ...]:
+    """Return a row for each recorded call: in its own dtype and directions alone."""
+    calls = (recorded.call_of(case) for case in spec.cases)
+    return tuple(
+        replace(
+            whole,
+            cases=((call.name, (recorded.SUITE,)),),
+            dtypes=(call.dtype,),
+            directions=call.directions,
+        )
+        for call in calls
+        if call is not None
+    )
 
 
 def _wild(spec: OpSpec, whole: OpRow, filters: Filters) -> Iterator[OpRow]:

@@ -19,7 +19,7 @@ from fuselab import environment, plugins
 from fuselab.errors import LabError
 from fuselab.plan import CEILING
 from fuselab.wild import PREFIX
-from fuselab.worker import pairs, wild_inputs
+from fuselab.worker import pairs, recorded, wild_inputs
 from fuselab.worker.baselines import MADE
 from fuselab.worker.user_file import execute
 from fuseline import table, testing
@@ -44,9 +44,13 @@ class SpecError(LabError, ValueError):
 
 @cache
 def load(source: str = TABLE) -> dict[str, OpSpec]:
-    """Return the OpSpecs by name: of table and plug-ins for "", of a pair, else of a file."""
+    """Return the OpSpecs by name: of table and plug-ins for "", of a pair, of a suite of recorded
+    calls, else of a file.
+    """
     if source.startswith(pairs.SOURCE):
         return {pairs.NAME: pairs.spec(pairs.Pair.of(source))}
+    if source.startswith(recorded.SOURCE):
+        return recorded.load(source, table.load())
     if source.startswith(TILES):
         return {n: _tiles(spec) for n, spec in load(source.removeprefix(TILES)).items()}
     if source == TABLE:

@@ -1,0 +1,52 @@
+"""The process that runs a script, as Python would, and records its steps."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from fuselab import child
+from fuselab.scan.stages import Enough, Stages
+from fuselab.scan.steps import Steps
+
+
+def main() -> None:
+    asked, answer = child.question(), child.answering()
+    stages = Stages(asked["stages"], Path(asked["folder"]), asked["ways"], answer)
+    steps = Steps(asked["kind"], stages.began, stages.ended)
+    stages.steps = steps
+    with steps:
+        ended = _run(asked["script"], asked["arguments"])
+    if stages.over:
+        ended = {"how": "stopped"}
+    answer({"ended": ended, "kind": steps.kind, "seen": steps.seen})
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # What the script left running (threads, workers) is not waited for.
+    os._exit(0)
+
+
+def _run(script: str, arguments: list[str]) -> dict[str, Any]:
+    """Run the script as `python SCRIPT ARGS` does; return how it ended."""
+    sys.argv = [script, *arguments]
+    sys.path[0] = str(Path(script).resolve().parent)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except Enough:
+        return {"how": "stopped"}
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return {"how": "done"}
+        return {"how": "raised", "text": f"it left with exit code {error.code}"}
+    except BaseException as error:
+        traceback.print_exc()
+        return {"how": "raised", "text": f"{type(error).__name__}: {error}"}
+    return {"how": "done"}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""A script without a step."""
+
+print(sum(range(10)))
