@@ -50,7 +50,7 @@ def load(source: str = TABLE) -> dict[str, OpSpec]:
     if source.startswith(pairs.SOURCE):
         return {pairs.NAME: pairs.spec(pairs.Pair.of(source))}
     if source.startswith(recorded.SOURCE):
-        return recorded.load(source, table.load())
+        return recorded.load(source, load())
     if source.startswith(TILES):
         return {n: _tiles(spec) for n, spec in load(source.removeprefix(TILES)).items()}
     if source == TABLE:
