@@ -1,6 +1,6 @@
-# make demo | test | test-fast OP=softmax | browser-test | lint | gpu-test | wheel | clean. Each sets
-# up what it needs in .venv; VENV=0 uses the Python in PATH as it is, without network (a machine that
-# has torch already).
+# make demo | test | test-fast OP=softmax | browser-test | lint | gpu-test | wheel | matrix | clean. Each
+# sets up what it needs in .venv; VENV=0 uses the Python in PATH as it is, without network (a machine
+# that has torch already).
 
 VENV ?= .venv
 PYTHON ?= python3
@@ -26,7 +26,7 @@ export PATH := $(BIN:%/=%):$(PATH)
 # pip hides what CMake says.
 SAY_WHAT_IS_MISSING = $(PY) -c "from fuseline.core import native; why = native.status().why_not('cuda'); why and print(why)"
 
-.PHONY: demo test test-fast browser-test lint gpu-test wheel clean
+.PHONY: demo test test-fast browser-test lint gpu-test wheel matrix clean
 
 demo: $(STAMP)/lab
 	$(PY) -m fuselab check rms_norm --level quick
@@ -69,6 +69,13 @@ wheel: $(STAMP)/lab
 	FUSELINE_CUDA_ARCHS=$(WHEEL_ARCHS) $(PY) -m pip wheel --no-build-isolation --no-deps -w dist \
 	  -C cmake.define.FUSELINE_HOST=OFF .
 
+# One wheel, with kernels for the GPUs that are here, in each version of torch: TORCH="2.11 newest"
+# and TESTS=tests/ops/test_rope.py take fewer. REPORT names a file for the table.
+matrix: WHEEL_ARCHS = $(FUSELINE_CUDA_ARCHS)
+matrix: wheel
+	$(PY) tools/matrix.py --wheel "$$(ls -t dist/fuseline-*.whl | head -1)" \
+	  $(if $(TORCH),--torch $(TORCH)) $(if $(REPORT),--report $(REPORT)) -- $(TESTS)
+
 clean:
 	rm -rf build dist out compile_commands.json $(filter-out 0,$(VENV))
 
@@ -86,7 +93,8 @@ $(STAMP)/build: $(PY) constraints.txt
 	@mkdir -p $(STAMP) && touch $@
 
 $(STAMP)/lab $(STAMP)/dev: $(STAMP)/%: $(STAMP)/build $(NATIVE)
-	$(PY) -m pip install -q -c constraints.txt --no-build-isolation -e '.[$(if $(filter dev,$*),$(DEV),lab)]'
+	$(PY) -m pip install -q -c constraints.txt --no-build-isolation -C cmake.define.FUSELINE_HOST=ON \
+	  -e '.[$(if $(filter dev,$*),$(DEV),lab)]'
 	@$(SAY_WHAT_IS_MISSING)
 	@touch $@
 endif

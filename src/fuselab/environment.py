@@ -17,16 +17,20 @@ from typing import Any
 
 import torch
 
+import fuseline
 from fuselab import plugins, variables
 from fuseline.core import native, rules, tuned
 
 PACKAGE = Path(__file__).parent
+# With these installed torch registers kernels over its own (torch.backends.python_native), in
+# versions that differ from torch to torch.
+NATIVE_PACKAGES = ("nvidia-cutlass-dsl", "apache-tvm-ffi", "helion", "flydsl", "nvmath-python")
 
 
 def collect(device: str) -> dict[str, Any]:
     """Return what is known of the machine and the software; initialises CUDA for a GPU."""
     target = torch.device(device)
-    found = {"device": target.type, **_machine(), **_software()}
+    found = {"device": target.type, **_machine(), **_software(), "native": _native(target.type)}
     if target.type == "cuda":
         found |= _gpu(target)
     return {name: value for name, value in found.items() if value is not None}
@@ -117,12 +121,21 @@ def _software() -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "triton": version("triton"),
         "fuseline": version("fuseline"),
+        "native_packages": {p: found for p in NATIVE_PACKAGES if (found := version(p))} or None,
         "binary_sha256": _binary_hash(),
         "commit": commit,
         "dirty": dirty,
         "plugins": plugins.versions() or None,
         "variables": {name: _without_home(value) for name, value in variables.current().items()},
     }
+
+
+def _native(device: str) -> list[str] | None:
+    """Return which of torch's own operators, the baseline `native`, run on whose kernels instead,
+    if any do.
+    """
+    others = [o for o in fuseline.status().overridden if o.device == device]
+    return [f"aten::{o.name} by {o.by}" for o in others] or None
 
 
 def version(package: str) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 
-from fuseline.core import native
+from fuseline.core import native, overrides
+from fuseline.core.overrides import KEYS, Override
 from fuseline.ops.bias_gelu.op import ATEN as GELU
 from fuseline.ops.layer_norm.op import ATEN as LAYER_NORM
 from fuseline.ops.layer_norm.op import SLOWER_THAN_TORCH
@@ -45,7 +46,6 @@ HANDED_ON = {
     "log_softmax": "scalars and half types to float32",
     "gelu": 'approximate="none" and x with gaps',
 }
-KEYS = {"cpu": "CPU", "cuda": "CUDA"}
 OVERRIDDEN = "Overriding a previously registered kernel"
 NOTE = "torch.compile takes these operators apart before kernels are looked up: none of its calls"
 
@@ -63,7 +63,8 @@ _lock = threading.Lock()
 class Served:
     """One operator on one kind of device: whether it is taken over, and the calls served so far.
 
-    calls  by name of the ATen operator, since the process began
+    enabled  False too where somebody else has since registered a kernel over one of ours
+    calls    by name of the ATen operator, since the process began
     """
 
     op: str
@@ -90,10 +91,15 @@ class Left:
 
 @dataclass(frozen=True)
 class Status:
-    """What fuseline.status() returns; str() of it is a table."""
+    """What fuseline.status() returns; str() of it is a table.
+
+    overridden  ATen's operators that others have kernels for, torch's own registry among them: what
+                runs there is neither ATen's nor ours
+    """
 
     served: tuple[Served, ...]
     left: tuple[Left, ...] = ()
+    overridden: tuple[Override, ...] = ()
 
     def __str__(self) -> str:
         lines = [
@@ -101,7 +107,17 @@ class Status:
             + ", ".join(f"{count} calls of aten::{name}" for name, count in s.calls.items())
             for s in self.served
         ]
-        return "\n".join([*lines, *map(str, self.left), f"({NOTE} is served)"])
+        lines += [*map(str, self.left), *map(_said, self.overridden)]
+        return "\n".join([*lines, f"({NOTE} is served)"])
+
+
+def _said(override: Override) -> str:
+    what = (
+        "registered after enable(), it serves the calls; enable() again puts ours over it"
+        if override.above
+        else "it serves what fuseline does not, and is what the lab measures as `native`"
+    )
+    return f"aten::{override.name} on {override.device} is {override.by}'s kernel: {what}"
 
 
 def enable(ops: Iterable[str] | None = None) -> None:
@@ -120,8 +136,9 @@ def enable(ops: Iterable[str] | None = None) -> None:
     Calls that these kernels do not serve give ATen's own result and are not counted in status(),
     which says what is left to ATen and why.
     Autograd stays ATen's, so do CUDA graphs, autocast and double backward. What is enabled already
-    stays so. Not to be called while other threads run these operators. Compiled code is not
-    changed: torch.compile takes the operators apart before kernels are looked up.
+    stays so; where others have registered kernels over these since, these come on top again. Not to
+    be called while other threads run these operators. Compiled code is not changed: torch.compile
+    takes the operators apart before kernels are looked up.
     Raises ValueError (a name), RuntimeError (this torch has another operator of that name, or the
     binary has no kernels that run here) before anything is changed.
     """
@@ -174,14 +191,25 @@ def status() -> Status:
             Served(
                 op,
                 device,
-                (op, device) in _on,
+                (op, device) in _on and not _hidden(op, device),
                 {name: calls for name in operators if (calls := _served(op, device, name)) >= 0},
             )
             for op, operators in TAKEOVERS.items()
             for device in _devices(op)
         ),
         tuple(left for op in TAKEOVERS for device in _built() for left in _left(op, device)),
+        tuple(o for op in TAKEOVERS for device in _built() for o in _overrides(op, device)),
     )
+
+
+def _overrides(op: str, device: str) -> list[Override]:
+    """Return what others have registered over the ATen operators that `op` stands in for."""
+    return [o for name in TAKEOVERS[op] if (o := overrides.find(name, device))]
+
+
+def _hidden(op: str, device: str) -> list[Override]:
+    """Return what others have registered over our kernels."""
+    return [o for o in _overrides(op, device) if o.above]
 
 
 def _left(op: str, device: str) -> Iterator[Left]:
@@ -263,13 +291,22 @@ def _wanted() -> dict[Pair, bool]:
 
 def _switch() -> None:
     for pair, on in sorted(_wanted().items()):
-        if on == (pair in _on):
+        hidden = _hidden(*pair) if pair in _on else []
+        if on == (pair in _on) and not (on and hidden):
             continue
-        # Said once in a process, about the operators that were named.
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=f"(?s).*{OVERRIDDEN}")
-            _HeardByPython.call(pair[0], KEYS[pair[1]], on)
+        if hidden:
+            _register(pair, False)
+            overrides.register_again(hidden)
+        if on or not hidden:
+            _register(pair, on)
         (_on.add if on else _on.discard)(pair)
+
+
+def _register(pair: Pair, on: bool) -> None:
+    # Said once in a process, about the operators that were named.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=f"(?s).*{OVERRIDDEN}")
+        _HeardByPython.call(pair[0], KEYS[pair[1]], on)
 
 
 class _HeardByPython(torch.autograd.Function):

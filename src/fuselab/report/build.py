@@ -17,7 +17,7 @@ from fuselab.report.view import Environment, Section, View
 # Facts of the environment that the report lists, where they exist, in this order.
 _FACTS = (
     *("device", "gpu", "cpu", "cores", "driver"),
-    *("torch", "triton", "cuda", "python", "fuseline", "commit"),
+    *("torch", "triton", "cuda", "python", "fuseline", "commit", "native"),
 )
 
 Place = tuple[str, str, str, str]
