@@ -246,14 +246,21 @@ def methods(**options: Any) -> int:
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.argument("script", metavar="SCRIPT")
+@click.argument("script", metavar="SCRIPT", required=False)
 @click.argument("arguments", metavar="[ARGS]...", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--from",
+    "source",
+    metavar="FILE",
+    help="Instead of SCRIPT: a trace of torch.profiler with shapes (.json, .json.gz), TraceLens's "
+    "unified_perf_summary.csv, flashinfer-bench's workloads (.jsonl).",
+)
 @click.option("--out", metavar="DIR", default="out/scan", show_default=True, help="Where to write.")
 @click.option("--suite", metavar="FILE", help="Write the calls, for fuselab run --suite FILE, too.")
 @click.option(
     "--steps",
     type=click.IntRange(min=1),
-    default=5,
+    default=10,
     show_default=True,
     help="How many steps are timed: plain, patched, and plain again.",
 )
@@ -279,7 +286,11 @@ def methods(**options: Any) -> int:
 @device
 @as_json
 def scan(
-    script: str, arguments: tuple[str, ...], no_apply: bool, no_compile: bool, **options: Any
+    script: str | None,
+    arguments: tuple[str, ...],
+    no_apply: bool,
+    no_compile: bool,
+    **options: Any,
 ) -> int:
     """Rank a script's calls by time lost, forecast what our operators bring, apply, compare.
 

@@ -37,6 +37,7 @@ EXAMPLES = {
     "scan": (
         "fuselab scan train.py --epochs 1",
         "fuselab scan --out out/scan --suite calls.json train.py",
+        "fuselab scan --from trace.json --suite calls.json",
     ),
     "report": (
         "fuselab report out/run",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import fuseline
 from fuselab import roofs
 from fuselab.cli import command
 from fuselab.plan import PlanError
-from fuselab.scan import plan, trace
+from fuselab.scan import foreign, plan, trace
 from fuselab.scan.align import replaced
 from fuselab.scan.calls import call_of, merged
 from fuselab.scan.costs import Rates, of_call, of_event
@@ -65,6 +66,7 @@ def test_a_training_step_is_ranked_and_its_served_calls_are_known(
 ) -> None:
     found, _ = training
     assert found["steps"] == "from one optimizer.step() to the next"
+    assert found["disagreement"] < 0.05
     served = {(one["op"], one["way"]): one for one in found["served"]}
     assert served.keys() == {
         ("rms_norm", "patch"),
@@ -134,7 +136,7 @@ def test_a_script_says_itself_what_a_step_is(tmp_path: Path) -> None:
 
 def test_a_script_that_fails_keeps_what_was_recorded(tmp_path: Path, capfd: Any) -> None:
     given = ("--device", "cpu", "--no-compile", "--steps", "2", "--out", str(tmp_path))
-    code = command(["scan", *given, str(SCANNED / "train.py"), "--layers", "1", "--fail-at", "6"])
+    code = command(["scan", *given, str(SCANNED / "train.py"), "--layers", "1", "--fail-at", "8"])
     assert code == 1
     found = json.loads((tmp_path / "scan.json").read_text())["scan"]
     assert found["raised"] == "ValueError: the data ran out"
@@ -144,7 +146,7 @@ def test_a_script_that_fails_keeps_what_was_recorded(tmp_path: Path, capfd: Any)
 
 @pytest.mark.parametrize(
     ("script", "words"),
-    [("none.py", "it has no step"), ("missing.py", "expected a Python file")],
+    [("none.py", "it has no step"), ("missing.py", "expected a file")],
 )
 def test_a_script_without_a_step_is_refused(
     script: str, words: str, tmp_path: Path, capfd: Any
@@ -354,24 +356,103 @@ def served(way: str = "patch", **changed: Any) -> Served:
 
 
 def test_a_forecast_on_a_gpu_that_waits_for_kernels_or_for_launches() -> None:
-    kernels = forecast([2e-3], [1e-3], 1900.0, 100, [served()], gpu=True)
+    kernels = forecast([2e-3], [1e-3], [2e-3], 1900.0, 100, [served()], gpu=True)
     assert (kernels.bound, kernels.ms) == ("kernels", pytest.approx(2.0 - 0.36))
-    launches = forecast([2e-3], [2e-3], 1000.0, 100, [served()], gpu=True)
+    launches = forecast([2e-3], [2e-3], [2e-3], 1000.0, 100, [served()], gpu=True)
     # 20 calls gone, 4 come: 16 of 100 in 2 ms.
     assert (launches.bound, launches.ms) == ("launches", pytest.approx(2.0 - 0.32))
 
 
 def test_a_forecast_on_a_cpu_takes_ours_as_much_longer_as_what_runs_there() -> None:
     one = served(factors={"fwd": 400.0 / (4 * 50.0)})
-    found = forecast([2e-3], [], 2000.0, 100, [one], gpu=False)
+    found = forecast([2e-3], [], [2e-3], 2000.0, 100, [one], gpu=False)
     assert found.ms == pytest.approx(2.0 - (0.4 - 4 * 0.010 * 2))
-    by_name = forecast([2e-3], [], 2000.0, 100, [served("call")], gpu=False)
+    by_name = forecast([2e-3], [], [2e-3], 2000.0, 100, [served("call")], gpu=False)
     assert by_name.ms == pytest.approx(2.0)
 
 
 def test_a_forecast_is_compared_as_a_share_of_the_plain_step() -> None:
-    said = forecast([2e-3], [1e-3], 1900.0, 100, [served()], gpu=True)
+    said = forecast([2e-3], [1e-3], [2e-3], 1900.0, 100, [served()], gpu=True)
     found = compare(said, Outcome((4.0, 4.0), (3.28, 3.28), (4.0,)))
     assert found.off == pytest.approx(0.0)
     assert found.moved == pytest.approx(1.0)
     assert found.speedup == pytest.approx(4.0 / 3.28)
+
+
+# What other tools recorded.
+
+DEFINITION = {
+    "name": "rmsnorm_h64",
+    "op_type": "rmsnorm",
+    "axes": {"batch_size": {"type": "var"}, "hidden_size": {"type": "const", "value": 64}},
+    "inputs": {
+        "hidden_states": {"shape": ["batch_size", "hidden_size"], "dtype": "float32"},
+        "weight": {"shape": ["hidden_size"], "dtype": "float32"},
+    },
+    "reference": "def run(hidden_states, weight):\n    EPS = 1e-5\n",
+}
+
+
+def test_workloads_of_flashinfer_are_calls(tmp_path: Path) -> None:
+    workloads = tmp_path / "workloads" / "rmsnorm"
+    definitions = tmp_path / "definitions" / "rmsnorm"
+    workloads.mkdir(parents=True)
+    definitions.mkdir(parents=True)
+    (definitions / "rmsnorm_h64.json").write_text(json.dumps(DEFINITION))
+    lines = [
+        {"definition": name, "workload": {"uuid": "a", "axes": axes, "inputs": {}}}
+        for name, axes in (("rmsnorm_h64", {"batch_size": 7}), ("gemm_n8_k8", {"M": 3}))
+    ]
+    file = workloads / "rmsnorm_h64.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    (one,) = foreign.read(str(file))
+    assert (one.call.op, one.call.inputs["eps"], one.call.dtype) == ("rms_norm", 1e-5, "float32")
+    assert one.call.inputs["x"] == dense(7, 64)
+    assert one.call.inputs["weight"] == dense(64)
+
+
+def test_a_table_of_tracelens_is_measured(tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "unified_perf_summary.csv"
+    columns = ["name", "Input Dims", "Input type", "Input Strides", "Concrete Inputs"]
+    row = ["aten::layer_norm", "((2, 3, 64), (), (64,), (64,), (), ())",
+           "('float', 'ScalarList', 'float', 'float', 'Scalar', 'Scalar')",
+           "((192, 64, 1), (), (1,), (1,), (), ())",
+           "('', '[64]', '', '', '1e-12', 'True')"]  # fmt: skip
+    with file.open("w", newline="", encoding="utf-8") as to:
+        table_ = csv.writer(to)
+        table_.writerow([*columns, "operation_count", "Kernel Time (µs)_sum"])
+        table_.writerow([*row, 10, 39.5])
+    out = tmp_path / "out"
+    given = ("--device", "cpu", "--no-compile", "--out", str(out), "--from", str(file))
+    assert command(["scan", *given]) == 0
+    (one,) = json.loads((out / "scan.json").read_text())["scan"]["served"]
+    assert (one["op"], one["calls"], one["now_us"]) == ("layer_norm", 10.0, {"fwd": 39.5})
+    assert one["times"]["fwd"]["native"]["us"] > 0
+    (case,) = read(out / "suite.json").cases
+    assert case.inputs["eps"] == 1e-12
+
+
+def test_a_trace_is_ranked_without_a_script(tmp_path: Path) -> None:
+    x = torch.randn(8, 64)
+    traced(tmp_path, "mine", lambda: F.softmax(x, -1))
+    out = tmp_path / "out"
+    given = ("--device", "cpu", "--no-compile", "--out", str(out))
+    assert command(["scan", *given, "--from", str(tmp_path / "mine.json")]) == 0
+    found = json.loads((out / "scan.json").read_text())["scan"]
+    assert {one["op"] for one in found["served"]} == {"softmax"}
+    assert "aten::_softmax" in {row["name"] for row in found["rows"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "got neither"),
+        (("--from", "none.json"), "expected a file"),
+        (("--from", __file__), "expected a trace"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, capfd: Any
+) -> None:
+    assert command(["scan", "--device", "cpu", "--out", str(tmp_path), *arguments]) == 2
+    assert words in capfd.readouterr().err

@@ -19,18 +19,19 @@ from fuselab.runner import Worker
 from fuselab.scan import text
 from fuselab.scan.costs import Rates
 from fuselab.scan.measure import How
-from fuselab.scan.run import SUITE, Setting, scan
+from fuselab.scan.run import SUITE, Setting, scan, scan_of
 from fuselab.scan.runs import Script
 from fuselab.worker import entry
 
 
 def run(
-    script: str,
+    script: str | None,
     arguments: Sequence[str],
     *,
     out: str,
+    source: str | None = None,
     suite: str | None = None,
-    steps: int = 5,
+    steps: int = 10,
     ways: Sequence[str] = ("patch", "enable"),
     apply: bool = True,
     compiled: bool = True,
@@ -39,9 +40,8 @@ def run(
     timeout: int = 900,
     as_json: bool = False,
 ) -> int:
-    """Scan a script and write what was found; 1 if it failed, or is served by nothing of ours."""
-    if not Path(script).is_file():
-        raise PlanError(f"SCRIPT: got {script!r}, expected a Python file")
+    """Scan a script, or what another tool recorded, and write what was found; 1 if it failed."""
+    _check(script, source)
     paths.check_folder("--out", out)
     paths.check_file("--suite", suite)
     folder = Path(out)
@@ -49,10 +49,13 @@ def run(
     chosen = select.device_of(device)
     about = environment.collect(chosen)
     how = How(chosen, precision, timeout, compiled)
-    asked = Script(script, tuple(arguments), folder, steps, timeout, tuple(ways))
     with device_lock(chosen):
-        rates = Rates(_roofs(chosen, about))
-        found = scan(asked, Setting(how, rates, apply), _say)
+        setting = Setting(how, Rates(_roofs(chosen, about)), apply)
+        if script is None:
+            found = scan_of(str(source), folder, setting, _say)
+        else:
+            asked = Script(script, tuple(arguments), folder, steps, timeout, tuple(ways))
+            found = scan(asked, setting, _say)
     page = text.write(found, folder, about)
     if suite is not None and (folder / SUITE).is_file():
         shutil.copyfile(folder / SUITE, suite)
@@ -63,6 +66,15 @@ def run(
             click.echo(line)
     click.echo(f"wrote {page}", err=True)
     return exits.FAILED if found.raised else exits.OK
+
+
+def _check(script: str | None, source: str | None) -> None:
+    if (script is None) == (source is None):
+        got = "neither" if script is None else "both"
+        raise PlanError(f"SCRIPT, --from: got {got}, expected one of them")
+    for argument, path in (("SCRIPT", script), ("--from", source)):
+        if path is not None and not Path(path).is_file():
+            raise PlanError(f"{argument}: got {path!r}, expected a file")
 
 
 def _roofs(device: str, about: Mapping[str, Any]) -> roofs.Roofs | None:

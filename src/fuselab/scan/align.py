@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fuselab.scan.trace import FORWARD, Event, operators
+from fuselab.scan.trace import FORWARD, Event, is_compiled, operators
 
 OURS = "fuseline::"
 # So many calls alike say that both traces are at the same place again.
@@ -49,6 +49,8 @@ def replaced(
     for ours, pairs in _blocks(mine, theirs):
         if isinstance(pairs, Event):
             found += _taken(pairs, ours[0], names, nodes)
+        elif any(is_compiled(event) for event in pairs):
+            continue  # what of a graph they stand in for cannot be told
         elif called := [e for event in ours for e in event.whole() if e.name.startswith(OURS)]:
             outer = tuple(e for e in called if not any(a in called for a in e.above()))
             found.append(Replaced(tuple(pairs), nodes.of(pairs), outer, "patch"))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab.scan.trace import Array, Event
+from fuselab.scan.trace import Array, Event, dense
 from fuselab.worker.recorded import Recorded
 from fuseline import table
 from fuseline.core import spec_fields
@@ -196,10 +196,6 @@ def _name(inputs: Given) -> str:
     tensors = {n: v for n, v in inputs.items() if isinstance(v, dict)}
     first = next(iter(tensors.values()))
     name = "x".join(map(str, first["shape"])) + f"-{SHORT.get(first['dtype'], first['dtype'])}"
-    dense, step = [], 1
-    for n in reversed(first["shape"]):
-        dense.append(step)
-        step *= max(1, n)
-    if first["strides"] != dense[::-1]:
+    if tuple(first["strides"]) != dense(first["shape"]):
         name += f"-strides_{'_'.join(map(str, first['strides']))}"
     return name + (f".dim{inputs['dim']}" if "dim" in inputs else "")

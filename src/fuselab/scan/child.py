@@ -6,6 +6,7 @@ import os
 import runpy
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from fuselab.scan.steps import Steps
 
 
 def main() -> None:
+    # Ours, by which the outermost modules are found, in the first steps.
+    warnings.filterwarnings("ignore", "Using `torch.compile.* when there are global hooks")
     asked, answer = child.question(), child.answering()
     stages = Stages(asked["stages"], Path(asked["folder"]), asked["ways"], answer)
     steps = Steps(asked["kind"], stages.began, stages.ended)

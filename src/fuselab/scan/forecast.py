@@ -18,6 +18,7 @@ AHEAD, BUSY = 0.95, 0.93
 def forecast(
     plain_s: Sequence[float],
     host_s: Sequence[float],
+    profiled_s: Sequence[float],
     busy_us: float,
     operators: float,
     served: Sequence[Served],
@@ -28,18 +29,22 @@ def forecast(
 
     plain_s    seconds of each plain step
     host_s     of these until everything was launched
+    profiled_s of each step that was profiled, which takes longer
     busy_us    of all operators of a step on a CPU, of all kernels on a GPU
     operators  how many a step calls
     """
     applied = [one for one in served if one.way != BY_NAME]
     step_us, host_us = 1e6 * median(plain_s), 1e6 * median(host_s or plain_s)
+    # On a CPU an operator's time has the profiler's in it.
+    scale = 1.0 if gpu else min(1.0, step_us / 1e6 / median(profiled_s))
+    busy_us *= scale
     each_us = max(0.0, (host_us if gpu else step_us - busy_us) / max(1.0, operators))
     # What torch's dispatcher, autograd and Python take for calls that are gone.
     calls_us = each_us * sum(_gone(one, gpu) for one in applied)
     compiled = any(COMPILE in times for one in applied for times in one.times.values())
 
     def with_saving(impl: str = "") -> float:
-        saved = sum(one.saved_us(impl or one.impl) for one in applied)
+        saved = scale * sum(one.saved_us(impl or one.impl) for one in applied)
         if not gpu:
             return step_us - saved - calls_us
         if waits_for_kernels(step_us, host_us, busy_us):

@@ -6,6 +6,8 @@ WARM, PROFILE, PLAIN, COVER = "warm", "profile", "plain", "cover"
 PATCH, PATCHED, UNPATCH, AGAIN = "patch", "patched", "unpatch", "plain again"
 # Of these each step is timed.
 TIMED = (PLAIN, PATCHED, AGAIN)
+# In these our operators are applied.
+PATCHING = (PATCH, PATCHED, COVER)
 # Before anything is recorded, and after a change.
 WARM_STEPS, SETTLED = 3, 2
 
@@ -19,15 +21,15 @@ def recording(steps: int, available: int | None = None) -> tuple[Run, ...]:
     available  how many steps a run of the script has; None: enough
     """
     # No profile right behind another: a user's annotation that ends in the second may be of the
-    # first, which torch does not survive.
+    # first, which torch does not survive. Steps after a profile are slower: none of them is timed.
     whole = (
-        *((WARM, WARM_STEPS), (PROFILE, 1), (PLAIN, steps), (PROFILE, 1), (WARM, 1)),
-        *((PROFILE, 1), (WARM, 1), (COVER, 1)),
+        *((WARM, WARM_STEPS), (PLAIN, steps), (PROFILE, 1), (WARM, 1), (PROFILE, 1), (WARM, 1)),
+        *((PROFILE, 1), (PATCH, SETTLED), (COVER, 1)),
     )
     if available is None or available >= length(whole):
         return (whole,)
-    stages = ((PROFILE, 1), (COVER, 1), (PLAIN, steps))
-    return tuple(_short(WARM, *stage, available) for stage in stages)
+    stages = ((WARM, PROFILE, 1), (PATCH, COVER, 1), (WARM, PLAIN, steps))
+    return tuple(_short(*stage, available) for stage in stages)
 
 
 def comparing(steps: int, available: int | None = None) -> tuple[Run, ...]:
@@ -50,4 +52,4 @@ def _short(before: str, name: str, count: int, available: int) -> Run:
     """Return a stage in a run of its own, the first of too few steps to warm up."""
     warm = min(SETTLED, available - 1)
     stages = ((before, warm), (name, min(count, available - warm)))
-    return tuple(stage for stage in stages if stage[1] or stage[0] == PATCH)
+    return tuple(stage for stage in stages if stage[1])

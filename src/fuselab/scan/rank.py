@@ -13,7 +13,7 @@ from fuselab.scan import calls, costs
 from fuselab.scan.align import Nodes, Replaced, replaced
 from fuselab.scan.costs import Rates
 from fuselab.scan.record import Row, Served
-from fuselab.scan.trace import COMPILED, FORWARD, Array, Event, operators
+from fuselab.scan.trace import FORWARD, Array, Event, is_compiled, operators
 from fuselab.worker.recorded import Recorded
 from fuseline import table
 from fuseline.core.spec import Direction
@@ -79,12 +79,32 @@ class Ranking:
         self.operators = sum(1 for step in steps for _ in operators(step)) / max(1, len(steps))
 
     @property
+    def compiled(self) -> bool:
+        """Whether graphs that torch.compile made are among the operators."""
+        return any(is_compiled(e) for step in self._steps for e in operators(step))
+
+    @property
     def busy_us(self) -> float:
         """Return the time of all operators of a step."""
         events = (e for step in self._steps for top in step for e in top.whole())
         if self.gpu:
             return sum(e.device_us for e in events) / len(self._steps)
         return sum(e.self_us for e in events if e.is_operator) / max(1, len(self._steps))
+
+    def disagreement(self, tables: Sequence[Mapping[str, Sequence[float]]]) -> float:
+        """Return the largest part by which the time of an operator differs from the profiler's.
+
+        tables  of each step, CPU and device us by operator; of operators with a hundredth of all
+        """
+        mine: dict[str, float] = defaultdict(float)
+        for event in (e for step in self._steps for e in operators(step)):
+            mine[event.name] += self._us(event)
+        theirs: dict[str, float] = defaultdict(float)
+        for name, times in ((n, times) for table_ in tables for n, times in table_.items()):
+            theirs[name] += times[self.gpu]
+        least = sum(mine.values()) / 100
+        large = [(us, theirs[name]) for name, us in mine.items() if max(us, theirs[name]) > least]
+        return max((abs(us - other) / max(us, other) for us, other in large), default=0.0)
 
     def served(self) -> tuple[Served, ...]:
         """Return what is served, the longest first."""
@@ -152,7 +172,7 @@ class Ranking:
             for one in self._found.values()
             if isinstance(one.call, Recorded)
         ]
-        return {_identity(call): call for call in calls.merged(mine)}
+        return {identity(call): call for call in calls.merged(mine)}
 
     def _served_rows(self) -> Iterator[Row]:
         n = len(self._steps)
@@ -201,7 +221,7 @@ class Ranking:
     def _row(self, events: Sequence[Event]) -> Row:
         first, n = events[0], len(self._steps)
         us = sum(map(self._us, events)) / n
-        name = "compiled graph" if first.name.startswith(COMPILED) else first.name
+        name = "compiled graph" if is_compiled(first) else first.name
         known = costs.of_event(first, self._list_dtype)
         ceiling = None if known is None else self._rates.ceiling(*known)
         least = None if ceiling is None else ceiling.us * len(events) / n
@@ -241,11 +261,12 @@ def _weight(event: Event) -> float:
     return float(max((prod(a.shape) for a in arrays), default=1) or 1)
 
 
-def _identity(call: Recorded) -> str:
+def identity(call: Recorded) -> str:
+    """Return what calls that are alike have in common."""
     return f"{call.op} {sorted(call.inputs.items())!r}"
 
 
 def _place(call: Recorded | str, named: Mapping[str, Recorded]) -> tuple[str, str]:
     if isinstance(call, str):
         return call.partition(":")[0], ""
-    return call.op, named[_identity(call)].name
+    return call.op, named[identity(call)].name

@@ -160,6 +160,8 @@ class Scan:
     rest_us     of a step on a CPU: Python, dispatch, autograd, of no operator; on a GPU: the device
                 idle
     rows        by time lost, those without a ceiling behind
+    disagreement  the largest part by which an operator's time, of those with a hundredth of all or
+                more, differs from that of the profiler's own table
     notes       what a reader must know
     raised      how the script failed, or ""
     """
@@ -175,6 +177,7 @@ class Scan:
     forecast: Forecast | None = None
     outcome: Outcome | None = None
     compared: Compared | None = None
+    disagreement: float = 0.0
     notes: tuple[str, ...] = ()
     raised: str = ""
     ways: tuple[str, ...] = ()

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuselab.report.files import replace as write
-from fuselab.scan import measure, plan, trace
+from fuselab.scan import foreign, measure, plan, trace
+from fuselab.scan.calls import merged
 from fuselab.scan.costs import Rates
 from fuselab.scan.forecast import compare, forecast
+from fuselab.scan.foreign import Foreign
 from fuselab.scan.measure import How
-from fuselab.scan.rank import Ranking
-from fuselab.scan.record import FAR, Scan, Served
+from fuselab.scan.rank import BY_NAME, EAGER, Ranking, identity
+from fuselab.scan.record import FAR, Row, Scan, Served
 from fuselab.scan.runs import Heard, Runs, Script, Told
 from fuselab.scan.steps import MEANING
-from fuselab.worker.recorded import Suite
+from fuselab.worker.recorded import Recorded, Suite
 
 SUITE = "suite.json"
 # Beyond this the plain step was another when it was compared than when it was recorded.
 MOVED = 0.1
+# Times by operator are the profiler's, as far as that.
+AGREED = 0.05
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,15 @@ def scan(script: Script, setting: Setting, told: Told) -> Scan:
     runs = Runs(script, told)
     heard = runs.record()
     ranking = _ranking(heard, setting.rates)
-    served = _measured(ranking, script, setting.how, told)
+    served = _measured(ranking.served(), ranking.suite(), script.path, script.folder, setting, told)
     if not setting.rates.known:
         ranking = _ranking(heard, Rates(None, measure.bandwidth_of(served)))
     plain = heard.seconds.get(plan.PLAIN) or heard.seconds[plan.PROFILE]
     host = heard.host.get(plan.PLAIN, ())
-    said = forecast(plain, host, ranking.busy_us, ranking.operators, served, gpu=ranking.gpu)
+    said = forecast(
+        *(plain, host, heard.seconds[plan.PROFILE], ranking.busy_us, ranking.operators, served),
+        gpu=ranking.gpu,
+    )
     told("forecast", f"{said.plain_ms:.4g} ms a step now, {said.ms:.4g} ms with ours")
     outcome, why = None, ""
     if setting.apply and not heard.raised:
@@ -61,10 +68,12 @@ def scan(script: Script, setting: Setting, told: Told) -> Scan:
         said,
         outcome,
         compare(said, outcome) if outcome else None,
+        ranking.disagreement(heard.tables[plan.PROFILE]),
         raised=heard.raised,
         ways=script.ways,
     )
-    return replace(found, notes=tuple(_notes(found, heard, why)))
+    notes = _notes(found, heard, why, ranking.compiled)
+    return replace(found, notes=tuple(notes))
 
 
 def _ranking(heard: Heard, rates: Rates) -> Ranking:
@@ -74,26 +83,73 @@ def _ranking(heard: Heard, rates: Rates) -> Ranking:
     return Ranking(steps, patched, heard.served, rates, heard.list_dtype)
 
 
-def _measured(ranking: Ranking, script: Script, how: How, told: Told) -> tuple[Served, ...]:
+def scan_of(path: str, folder: Path, setting: Setting, told: Told) -> Scan:
+    """Return the scan of what another tool recorded: a trace, or a table of calls.
+
+    Raises PlanError for a file that has none.
+    """
+    rows: tuple[Row, ...] = ()
+    busy_us, what = 0.0, "all that the file has"
+    if foreign.is_trace(path):
+        ranking = Ranking([trace.load(path)], None, {}, setting.rates)
+        served, suite = ranking.served(), ranking.suite()
+        rows, busy_us, what = ranking.rows(), ranking.busy_us, "the whole trace"
+    else:
+        served, suite = _of_table(foreign.read(path), setting.how.device)
+    served = _measured(served, suite, path, folder, setting, told)
+    name, device = Path(path).name, setting.how.device
+    return Scan(name, (), device, what, busy_us, 0.0, rows, served, ways=())
+
+
+def _of_table(
+    found: Sequence[Foreign], device: str
+) -> tuple[tuple[Served, ...], tuple[Recorded, ...]]:
+    suite = merged([one.call for one in found])
+    us = {identity(one.call): 0.0 for one in found}
+    for one in found:
+        us[identity(one.call)] += one.us
+    kind = device.split(":")[0]
+    served = (
+        Served(c.op, c.name, BY_NAME, kind, c.count, {"fwd": us[identity(c)]}, EAGER) for c in suite
+    )
+    return tuple(served), tuple(suite)
+
+
+def _measured(
+    served: tuple[Served, ...],
+    suite: tuple[Recorded, ...],
+    source: str,
+    folder: Path,
+    setting: Setting,
+    told: Told,
+) -> tuple[Served, ...]:
     """Write the suite of the served calls, measure it, and return them with their times."""
-    served, suite = ranking.served(), script.folder / SUITE
-    if not ranking.suite():
+    if not suite:
         return served
-    write(suite, Suite(ranking.suite(), {"script": Path(script.path).name}).text())
-    wanted = list(measure.groups(suite, served, how))
-    found = measure.measured(wanted, how, script.folder, told)
-    return tuple(measure.with_times(one, found, how.device) for one in served)
+    file = folder / SUITE
+    write(file, Suite(suite, {"from": Path(source).name}).text())
+    wanted = list(measure.groups(file, served, setting.how))
+    found = measure.measured(wanted, setting.how, folder, told)
+    return tuple(measure.with_times(one, found, setting.how.device) for one in served)
 
 
-def _notes(found: Scan, heard: Heard, why: str) -> Iterator[str]:
+def _notes(found: Scan, heard: Heard, why: str, compiled: bool) -> Iterator[str]:
     if heard.raised:
         yield f"the script failed: {heard.raised}"
-    if why:
+    if heard.load:
+        yield f"the plain step that the forecast begins from is doubtful: {heard.load}"
+    if why and found.outcome:
+        yield f"the outcome is doubtful: {why}"
+    elif why:
         yield f"not compared with a patched step: {why}"
     if not heard.traces.get(plan.COVER):
         yield "no patched step was recorded: which calls would be served is not known"
     elif not any(one.way != "call" for one in found.served):
         yield "no call of a step is served by fuseline.patch or fuseline.enable"
+    if found.disagreement > AGREED:
+        yield f"times by operator differ from the profiler's table by {found.disagreement:.0%}"
+    if compiled:
+        yield "of graphs that torch.compile made nothing is forecast: they are rows as a whole"
     if plan.PLAIN not in heard.seconds:
         yield "no step was timed without the profiler: the step's time has its cost in it"
     if found.compared and abs(found.compared.moved) > MOVED:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fuselab import caches, child
 from fuselab.errors import LabError
+from fuselab.load import told
 from fuselab.scan import plan
 from fuselab.scan.plan import Run
 from fuselab.scan.record import Outcome
@@ -41,15 +42,25 @@ class Script:
 
 @dataclass
 class Heard:
-    """What runs of a script answered: traces, seconds of steps, what was served, how it failed."""
+    """What runs of a script answered.
+
+    kind, seen     what a step is, and how many of each kind there were
+    traces         paths of the profiled steps, by stage; tables: the profiler's own times of these
+    seconds, host  of each step by stage, whole and until all was launched
+    served         calls that `enable` served in the patched step
+    load           what others did to the machine while steps were timed
+    list_dtype     of all parameters, or ""
+    raised         how the script failed, or ""
+    """
 
     kind: str = ""
     seen: Mapping[str, int] = field(default_factory=dict)
     traces: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
     seconds: dict[str, list[float]] = field(default_factory=dict)
     host: dict[str, list[float]] = field(default_factory=dict)
     served: dict[str, int] = field(default_factory=dict)
-    kept: list[list[str]] = field(default_factory=list)
+    load: str = ""
     list_dtype: str = ""
     raised: str = ""
 
@@ -58,12 +69,14 @@ class Heard:
         for said in answers:
             if "trace" in said:
                 self.traces.setdefault(said["trace"], []).append(said["path"])
+                self.tables.setdefault(said["trace"], []).append(said["table"])
                 self.seconds.setdefault(said["trace"], []).append(said["seconds"])
             elif "timed" in said:
                 self.seconds[said["timed"]] = said["seconds"]
                 self.host[said["timed"]] = said["host"]
+                self.load = told(self.load, said["load"])
             elif "patched" in said:
-                self.kept, self.list_dtype = said["kept"], said["list_dtype"]
+                self.list_dtype = said["list_dtype"]
             elif "served" in said:
                 self.served = {n.split()[0]: k for n, k in said["served"].items() if k}
         if not answers or "ended" not in answers[-1]:
@@ -108,7 +121,7 @@ class Runs:
         return heard
 
     def compare(self) -> tuple[Outcome | None, str]:
-        """Return what steps took plain and patched, and why that is not known, or ""."""
+        """Return what steps took plain and patched, and why that is doubtful or unknown, or ""."""
         heard = Heard()
         for run in plan.comparing(self._script.steps, self._available):
             enough = self._run(run, heard)
@@ -120,7 +133,8 @@ class Runs:
         times = {name: tuple(1e3 * s for s in found) for name, found in heard.seconds.items()}
         if not (times.get(plan.PLAIN) and times.get(plan.PATCHED)):
             return None, _why(heard)
-        return Outcome(times[plan.PLAIN], times[plan.PATCHED], times.get(plan.AGAIN, ())), ""
+        plain, patched, again = (times.get(n, ()) for n in (plan.PLAIN, plan.PATCHED, plan.AGAIN))
+        return Outcome(plain, patched, again), heard.load
 
     def _learn(self, heard: Heard) -> None:
         """Take note of how many steps the script has, and of which kind."""

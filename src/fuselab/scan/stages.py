@@ -11,7 +11,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import fuseline
-from fuselab.scan.plan import COVER, PATCH, PROFILE, TIMED, UNPATCH
+from fuselab.load import OtherLoad
+from fuselab.scan.plan import COVER, PATCHING, PROFILE, TIMED, UNPATCH
 from fuselab.scan.steps import Steps
 
 Answer = Callable[[dict[str, Any]], None]
@@ -38,7 +39,8 @@ class Stages:
         self._launched: list[float] = []  # seconds until the host was done
         self._profile: Any = None
         self._begun, self._traces = False, 0
-        self._before: dict[str, int] | None = None
+        self._patched = False
+        self._before: dict[str, int] = {}
         self.over = False
         self.steps: Steps | None = None
 
@@ -48,9 +50,12 @@ class Stages:
             raise Enough
         self._begun = True
         name = self._stages[0][0]
-        if self._done == 0 and name in (COVER, PATCH) and self._profile is None:
+        if name in PATCHING:
             self._patch(name)
         wait()
+        if name in TIMED and self._done == 0:
+            self._others = OtherLoad(torch.get_num_threads())
+            self._others.__enter__()
         if name in (PROFILE, COVER):
             self._profile = profiler()
             self._profile.__enter__()
@@ -70,8 +75,11 @@ class Stages:
             self._traces += 1
             path = self._folder / f"{name}-{self._traces}.json"
             self._profile.export_chrome_trace(str(path))
+            table = {e.key: [e.self_cpu_time_total, e.self_device_time_total] for e in
+                     self._profile.key_averages()}  # fmt: skip
             self._profile = None
-            self._answer({"trace": name, "path": str(path), "seconds": seconds})
+            said = {"trace": name, "path": str(path), "seconds": seconds, "table": table}
+            self._answer(said)
         self._times.append(seconds)
         self._launched.append(launched)
         self._done += 1
@@ -83,48 +91,45 @@ class Stages:
     def _next(self) -> None:
         name, _ = self._stages.pop(0)
         if name in TIMED:
-            self._answer({"timed": name, "seconds": self._times, "host": self._launched})
+            self._others.__exit__()
+            said = {"timed": name, "seconds": self._times, "host": self._launched}
+            self._answer(said | {"load": self._others.disturbance})
         self._done, self._times, self._launched = 0, [], []
         if name == COVER:
             self._tell_cover()
-        following = self._stages[0][0] if self._stages else ""
-        if name == COVER or following == UNPATCH:
-            self._unpatch()
         if not self._stages:
             self.over = True
             raise Enough
-        if following in (COVER, PATCH):
+        following = self._stages[0][0]
+        if following in PATCHING:
             self._patch(following)
+        elif following == UNPATCH:
+            self._unpatch()
+        if following == COVER:
+            self._before = _served()
 
     def _patch(self, name: str) -> None:
-        """Apply the ways to all modules that are known; once for a stage."""
-        if self._before is not None:
+        """Apply the ways to all modules that are known, once."""
+        if self._patched:
             return
-        begin = time.perf_counter()
+        self._patched = True
         roots = self.steps.roots if self.steps is not None else []
-        reports = [fuseline.patch(root) for root in roots] if "patch" in self._ways else []
+        for root in roots if "patch" in self._ways else ():
+            fuseline.patch(root)
         if "enable" in self._ways:
             fuseline.enable()
         self._before = _served()
-        self._answer(
-            {
-                "patched": name,
-                "seconds": time.perf_counter() - begin,
-                "list_dtype": _dtype(roots),
-                "replaced": [list(words) for report in reports for words in report.replaced],
-                "kept": [list(words) for report in reports for words in report.kept],
-            }
-        )
+        self._answer({"patched": name, "list_dtype": _dtype(roots)})
 
     def _tell_cover(self) -> None:
-        before, after = self._before or {}, _served()
-        self._answer({"served": {n: after[n] - before.get(n, 0) for n in after}})
+        after = _served()
+        self._answer({"served": {n: after[n] - self._before.get(n, 0) for n in after}})
 
     def _unpatch(self) -> None:
         for root in self.steps.roots if self.steps is not None else ():
             fuseline.unpatch(root)
         fuseline.disable()
-        self._before = None
+        self._patched = False
 
 
 def _dtype(roots: Sequence[torch.nn.Module]) -> str:

@@ -32,7 +32,10 @@ BOUND = {
 def to_text(found: Scan) -> Iterator[str]:
     """Yield the lines of a scan: the step, its rows, what is served, forecast and outcome."""
     yield plain(f"{found.script} on {found.device}: a step is {found.steps}")
-    yield f"{found.step_us / 1e3:.4g} ms a step; of no operator {found.rest_us / 1e3:.3g} ms"
+    yield (
+        f"{found.step_us / 1e3:.4g} ms a step; of no operator {found.rest_us / 1e3:.3g} ms; "
+        f"times by operator are the profiler's to {found.disagreement:.1%}"
+    )
     yield ""
     yield f"{'lost, ms':>9} {'ms':>9} {'calls':>7}  operator"
     for row in found.rows[:SHOWN]:
@@ -73,9 +76,16 @@ def _row(row: Row) -> str:
 def _served(one: Served) -> str:
     now = sum(one.now_us.values())
     head = f"{one.op} {one.case}, {one.calls:g} calls a step, {WAYS[one.way]}"
+    if not now and not one.lacking:
+        times = ", ".join(
+            f"{name} {time.us:.4g} us"
+            for name, time in one.times.get("fwd", {}).items()
+            if time.us is not None
+        )
+        return f"{one.op} {one.case}, {one.calls:g} calls: {times}"
     if one.lacking:
         return f"{head}: {now / 1e3:.3f} ms now; not measured: {one.lacking}"
-    ours = sum(us or 0.0 for us in one.ours_us.values())
+    ours = now - one.saved_us(one.impl)
     line = f"{head}: {now / 1e3:.3f} ms now, {ours / 1e3:.3f} ms by {one.impl}"
     if any(COMPILE in times for times in one.times.values()):
         compiled = now - one.saved_us(COMPILE)

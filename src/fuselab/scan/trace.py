@@ -70,7 +70,7 @@ class Event:
     @property
     def is_operator(self) -> bool:
         """Whether it is an operator of torch's dispatcher, or a graph that a compiler made."""
-        if self.name.startswith(COMPILED):
+        if is_compiled(self):
             return True
         named = "::" in self.name and not self.name.startswith(("autograd::", "torch::"))
         return named and self.category == "cpu_op"
@@ -127,7 +127,8 @@ class Event:
     @property
     def key(self) -> tuple[Any, ...]:
         """Its name and the shapes and types of its inputs."""
-        return self.name, _frozen(self.args.get("Input Dims")), _frozen(self.args.get("Input type"))
+        name = COMPILED if is_compiled(self) else self.name
+        return name, _frozen(self.args.get("Input Dims")), _frozen(self.args.get("Input type"))
 
 
 def load(path: str | Path) -> list[Event]:
@@ -142,6 +143,11 @@ def load(path: str | Path) -> list[Event]:
         return _tree([e for e in listed if e.get("ph") == "X"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise PlanError(f"{path}: expected a Chrome trace of torch.profiler, {error}") from error
+
+
+def is_compiled(event: Event) -> bool:
+    """Return whether it is a graph that torch.compile made."""
+    return event.name.startswith(COMPILED)
 
 
 def operators(events: Sequence[Event]) -> Iterator[Event]:
@@ -199,7 +205,7 @@ def _filled(lists: Sequence[Sequence[Any]]) -> list[list[Any]]:
 
 def _argument(dims: Any, strides: Any, kind: str, concrete: str) -> Any:
     if kind in DTYPES:
-        return Array(tuple(dims), tuple(strides or _dense(dims)), DTYPES[kind])
+        return Array(tuple(dims), tuple(strides or dense(dims)), DTYPES[kind])
     if kind == "TensorList":
         return [Array(tuple(d), tuple(s), "") for d, s in zip(dims, strides, strict=False)]
     return value_of(concrete)
@@ -215,7 +221,8 @@ def value_of(text: str) -> Any:
         return text
 
 
-def _dense(shape: Sequence[int]) -> tuple[int, ...]:
+def dense(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a contiguous tensor."""
     strides, step = [], 1
     for n in reversed(shape):
         strides.append(step)
