@@ -119,7 +119,7 @@ def timed(measured: Sequence[Measurement]) -> list[Measurement]:
 
 def unseen(measurement: Measurement) -> bool:
     """Whether a call has work that ncu does not time."""
-    return any(name.startswith(UNSEEN) for name in measurement.proof.get("kernels", ()))
+    return any(name.startswith(UNSEEN) for name in measurement.proof.kernels)
 
 
 def chosen(cells: Sequence[Measurement], most: int) -> list[Measurement]:
@@ -135,9 +135,9 @@ def block(measurement: Measurement, watched: int) -> Block:
     """Return the block of calls as the run timed it."""
     cell, proof = measurement.cell, measurement.proof
     place = (cell.op, cell.case, cell.dtype, cell.direction, cell.layout, cell.device)
-    calls = int(proof["calls_per_round"])
+    calls = proof.calls_per_round or 0
     return Block(
-        Group(*place, (cell.impl,)), cell.impl, calls, int(proof["sets"]), min(watched, calls)
+        Group(*place, (cell.impl,)), cell.impl, calls, proof.sets or 0, min(watched, calls)
     )
 
 
@@ -189,7 +189,7 @@ def row(measurement: Measurement, found: Durations, more_us: float) -> Row:
         f"{cell.direction} {cell.case} {cell.dtype} {cell.impl}",
         stats.median(measurement.samples_us),
         stats.median(found.us),
-        int(measurement.proof.get("launches", 0)),
+        measurement.proof.launches or 0,
         kernels,
         more_us * kernels,
     )

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fuselab.model import Accuracy, Cell, Count, Measurement, Status
+from fuselab.model import Accuracy, Cell, Count, Measurement, Proof, Status
 
 LARGEST = 1e30
 DEEPEST = 20
 _APART = ("cell", "status", "samples_us", "environment")
-_TEXTS = ("reason", "timer", "code", "precision")
-_WHOLE = ("peak_bytes", "buffer_bytes", "ideal_bytes", "flops")
-# What of the proof others reckon with.
-_PROVEN_TEXTS = ("role", "mix", "version", "chosen", "method")
-_PROVEN_NUMBERS = ("launches", "copies", "graphs", "breaks", "recompiles")
-_PROVEN_COUNTS = ("kernels", "operators", "served")
+_RECORDS: Mapping[str, Any] = {"Accuracy": Accuracy, "Count": Count, "Proof": Proof}
+# What JSON holds of each type that fields of records have, and what errors call it.
+_KINDS: Mapping[str, tuple[Any, str]] = {
+    "str": (str, "text"),
+    "bool": (bool, "true or false"),
+    "int": (int, "a whole number"),
+    **dict.fromkeys(("float", "Error"), ((int, float), "a number")),
+    "tuple": (list, "a list"),
+    **dict.fromkeys(("Mapping", *_RECORDS), (dict, "an object")),
+    "Any": (object, ""),
+}
 
 
 def to_json(measurement: Measurement) -> str:
     """Return all of a measurement that has no column of its own."""
-    fields = dataclasses.asdict(measurement)
+    fields = {**dataclasses.asdict(measurement), "proof": measurement.proof.known()}
     return json.dumps({name: value for name, value in fields.items() if name not in _APART})
 
 
@@ -41,24 +45,12 @@ def read(
     names: Sequence[Any], status: str, environment: str | None, text: str, samples: bytes
 ) -> Measurement:
     """Return the measurement of a row."""
-    fields = from_json(text)
-    for name in _TEXTS:
-        _text(name, fields.get(name, ""))
-    for name in _WHOLE:
-        _number(name, fields.get(name), whole=True)
-    _number("host_us", fields.get("host_us"))
-    if fields["accuracy"] is not None:
-        fields["accuracy"] = _accuracy(fields["accuracy"])
-    _check_proof(fields["proof"])
-    fields["counts"] = {
-        name: _count(name, found) for name, found in _mapping("counts", fields.get("counts", {}))
-    }
-    fields["hot_us"] = times("hot_us", fields.get("hot_us", ()))
+    fields = _fields(Measurement, "", _current(from_json(text)))
     return Measurement(
-        cell=Cell(*(_text("cell", name) for name in names)),
+        cell=Cell(*(_value("str", "cell", name) for name in names)),
         status=Status(status),
         samples_us=times("samples_us", struct.unpack(f"<{len(samples) // 8}d", samples)),
-        environment=_text("environment", environment or ""),
+        environment=_value("str", "environment", environment or ""),
         **fields,
     )
 
@@ -76,72 +68,41 @@ def from_json(text: str) -> dict[str, Any]:
 
 def times(name: str, values: Iterable[Any]) -> tuple[float, ...]:
     """Return times in us as numbers."""
-    numbers = tuple(map(float, values))
-    for value in numbers:
-        _number(name, value)
-    return numbers
+    return tuple(_value("float", name, float(value)) for value in values)
 
 
-def _number(name: str, value: Any, *, whole: bool = False) -> None:
-    if value is None:
-        return
-    kinds = (int,) if whole else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds):
-        raise TypeError(f"{name}: got {_short(value)}, expected a {'whole ' * whole}number")
-    if not 0 <= value <= LARGEST:
-        raise ValueError(f"{name}: got {_short(value)}, expected 0 to {LARGEST:g}")
+def _current(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a body as it is written now: older versions had `operators`, and nulls, in proofs."""
+    proof = _value("Mapping[str, Any]", "proof", fields["proof"])
+    if ran := _value("Mapping[str, int]", "proof.operators", proof.get("operators") or {}):
+        proof = {"kernels": ran, "launches": sum(ran.values())} | proof
+    return {**fields, "proof": {name: one for name, one in proof.items() if one is not None}}
 
 
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name}: got {_short(value)}, expected text")
-    return value
+def _fields(kind: type[Any], name: str, value: Any) -> dict[str, Any]:
+    """Return the fields of a record, each read as its type; what is no field is left out."""
+    types = {name: str(declared) for name, declared in kind.__annotations__.items()}
+    found = _value("Mapping[str, Any]", name, value).items()
+    at = f"{name}." if name else ""
+    return {key: _value(types[key], at + key, one) for key, one in found if key in types}
 
 
-def _short(value: Any) -> str:
-    return repr(value)[:60]
-
-
-def _mapping(name: str, value: Any) -> Iterable[tuple[str, Any]]:
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{name}: got {_short(value)}, expected an object")
-    return value.items()
-
-
-def _accuracy(fields: Any) -> Accuracy:
-    known = dict(_mapping("accuracy", fields))
-    for name, value in known.items():
-        # An error may be infinite, or none at all.
-        if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
-            raise TypeError(f"accuracy.{name}: got {_short(value)}, expected a number")
-    required = [known[name] for name in ("max_abs", "rms", "max_ulp")]
-    if None in required:
-        raise TypeError(f"accuracy: got {_short(known)}, expected max_abs, rms and max_ulp")
-    return Accuracy(**known)
-
-
-def _count(name: str, fields: Any) -> Count:
-    known = dict(_mapping(f"counts.{name}", fields))
-    _number(f"counts.{name}", known["value"])
-    for field in ("unit", "source", "unavailable"):
-        _text(f"counts.{name}.{field}", known.get(field, ""))
-    for part, value in _mapping(f"counts.{name}.parts", known.get("parts", {})):
-        _number(f"counts.{name}.{part}", value)
-    return Count(**known)
-
-
-def _check_proof(proof: Any) -> None:
-    known = dict(_mapping("proof", proof))
-    for name in _PROVEN_TEXTS:
-        _text(f"proof.{name}", known.get(name) or "")
-    for name in _PROVEN_NUMBERS:
-        _number(f"proof.{name}", known.get(name))
-    for name in _PROVEN_COUNTS:
-        for kernel, count in _mapping(f"proof.{name}", known.get(name) or {}):
-            _number(f"proof.{name}.{kernel}", count)
-    for mhz in known.get("sm_mhz") or ():
-        if mhz is None or not math.isfinite(mhz):
-            raise ValueError(f"proof.sm_mhz: got {_short(mhz)}, expected a number")
+def _value(kind: str, name: str, value: Any) -> Any:
+    """Return what a field of that type holds."""
+    if kind.endswith(" | None"):
+        return None if value is None else _value(kind.removesuffix(" | None"), name, value)
+    base, _, inner = kind.partition("[")
+    expected, called = _KINDS[base]
+    if not isinstance(value, expected) or (isinstance(value, bool) and base not in ("bool", "Any")):
+        raise TypeError(f"{name}: got {repr(value)[:60]}, expected {called}")
+    if base in ("int", "float") and not 0 <= value <= LARGEST:
+        raise ValueError(f"{name}: got {repr(value)[:60]}, expected 0 to {LARGEST:g}")
+    if base == "tuple":
+        return tuple(_value(inner.removesuffix(", ...]"), name, one) for one in value)
+    if base == "Mapping":
+        each = inner.removeprefix("str, ").removesuffix("]")
+        return {key: _value(each, f"{name}.{key}", one) for key, one in value.items()}
+    return _RECORDS[base](**_fields(_RECORDS[base], name, value)) if base in _RECORDS else value
 
 
 def _check_depth(value: Any, left: int) -> None:

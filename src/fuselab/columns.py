@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
 from typing import Any
@@ -25,7 +25,7 @@ def _named(name: str, meaning: str) -> Metric:
 
 def _proven(name: str, meaning: str, kind: type = int, **shown: Any) -> Metric:
     """Return a metric that is a part of the proof."""
-    return Metric(name, meaning, "", lambda i: i.measurement.proof.get(name), kind, **shown)
+    return Metric(name, meaning, "", attrgetter(f"measurement.proof.{name}"), kind, **shown)
 
 
 def _error(name: str, of: str, meaning: str, unit: str, **shown: Any) -> Metric:
@@ -53,9 +53,9 @@ def _sectors(level: str, title: str, meaning: str) -> Iterable[Metric]:
 def _served(item: Item) -> str | None:
     """Return how many of the timed calls of ATen's operators were served; None: not asked."""
     proof = item.measurement.proof
-    if (served := proof.get("served")) is None:
+    if proof.served is None:
         return None
-    found = (f"{n} of {proof.get('timed_calls')} {name}" for name, n in served.items())
+    found = (f"{n} of {proof.timed_calls} {name}" for name, n in proof.served.items())
     return "; ".join(found) or "none"
 
 
@@ -68,9 +68,8 @@ def _not_counted(counts: Mapping[str, Count]) -> str:
     return "\n".join(f"{', '.join(known)}: {reason}" for reason, known in names.items())
 
 
-def _median(values: Iterable[float] | None) -> float | None:
-    known = tuple(values or ())
-    return stats.median(known) if known else None
+def _median(values: Sequence[float]) -> float | None:
+    return stats.median(values) if values else None
 
 
 METRICS = (
@@ -134,7 +133,7 @@ METRICS = (
         "sm_mhz",
         "median of the GPU's SM clock after each block",
         "MHz",
-        lambda i: _median(i.measurement.proof.get("sm_mhz")),
+        lambda i: _median(i.measurement.proof.sm_mhz),
     ),
     _error(
         "max_abs_error",
@@ -209,7 +208,7 @@ METRICS = (
     Metric(
         "ceiling_mix",
         "streams of the group's ceiling, read and written: the nearest to the case's",
-        of=lambda i: i.ceiling and i.ceiling.measurement.proof.get("mix"),
+        of=lambda i: i.ceiling and i.ceiling.measurement.proof.mix,
         kind=str,
     ),
     Metric(
@@ -245,16 +244,10 @@ METRICS = (
         "kernels",
         "names of what ran on the device in one call, joined by `; `; on a CPU the outermost torch "
         "operators",
-        of=lambda i: "; ".join(i.ran),
+        of=lambda i: "; ".join(i.measurement.proof.kernels),
         kind=str,
     ),
-    Metric(
-        "launches",
-        "how many of them a call ran",
-        of=lambda i: i.measurement.proof.get("launches", sum(i.ran.values()) if i.ran else None),
-        kind=int,
-        title="launches",
-    ),
+    _proven("launches", "how many of them a call ran", title="launches"),
     _proven("copies", "layout copies that the operator had to make", title="copies"),
     _proven("graphs", "`compile` only: graphs made"),
     _proven("breaks", "`compile` only: graph breaks"),

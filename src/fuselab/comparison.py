@@ -188,12 +188,12 @@ def _obstacle(a: Measurement | None, b: Measurement | None, together: bool) -> s
     for what, left, right in (
         ("device", _kind(a), _kind(b)),
         ("timer", a.timer, b.timer),
-        ("method", a.proof.get("method"), b.proof.get("method")),
+        ("method", a.proof.method, b.proof.method),
         ("environment", a.environment, b.environment if together else a.environment),
     ):
         if left != right:
             return f"{what} of A: {left or 'not told'}, of B: {right or 'not told'}"
-    return _clocks(a.proof.get("sm_mhz"), b.proof.get("sm_mhz"))
+    return _clocks(a.proof.sm_mhz, b.proof.sm_mhz)
 
 
 def _kind(measurement: Measurement) -> str:

@@ -54,13 +54,6 @@ class Item:
             return None
         return nbytes / median / 1e3
 
-    @property
-    def ran(self) -> Mapping[str, int]:
-        """What a call ran; a timer that sees no kernels leaves the operators that torch ran."""
-        proof = self.measurement.proof
-        found: Mapping[str, int] = proof.get("kernels") or proof.get("operators") or {}
-        return found
-
     def over(self, other: Item | None, figure: str) -> float | None:
         """Return the figure over the other's where both cells are good and both figures known."""
         if other is None or not (self.good and other.good):

@@ -12,7 +12,7 @@ from typing import Any
 from fuselab import body, columns, stats
 from fuselab.columns import NAMED
 from fuselab.metric import Item
-from fuselab.model import Cell, Measurement, Status
+from fuselab.model import Cell, Measurement, Proof, Status
 from fuselab.plan import CEILING
 
 Record = dict[str, Any]
@@ -30,8 +30,6 @@ _ROLES = {
 # The streams of a ceiling name the implementation of the 4 GiB recipe that has the same.
 _PEAK_OF_MIX = {"1R1W": "copy", "2R1W": "add"}
 _CELL = ("op", "impl", "direction", "case", "dtype", "layout", "device")
-# What of the proof a comparison looks at.
-_COMPARED = ("sm_mhz", "method")
 _WANTED = "expected what `fuselab export --format jsonl --samples` prints"
 
 BASELINE_SAMPLES = 100
@@ -63,7 +61,7 @@ def records(measurements: Iterable[Measurement]) -> list[Record]:
         measurement = item.measurement
         item.eager = yardsticks.get(_place(measurement, "eager")) if item.role != CEILING else None
         item.ceiling = yardsticks.get(_place(measurement, CEILING))
-        mix = item.ceiling.measurement.proof.get("mix") if item.ceiling else None
+        mix = item.ceiling.measurement.proof.mix if item.ceiling else None
         item.peak = yardsticks.get(_peak_key(measurement, _PEAK_OF_MIX.get(str(mix), "")))
     return [{metric.name: metric.value(item) for metric in declared} for item in items]
 
@@ -86,8 +84,9 @@ def raw(measurement: Measurement) -> Record:
 
     `from_jsonl` reads it back.
     """
-    proof = {name: measurement.proof.get(name) for name in _COMPARED}
-    return {"samples_us": list(measurement.samples_us), **proof}
+    proof = measurement.proof
+    clocks = list(proof.sm_mhz) or None
+    return {"samples_us": list(measurement.samples_us), "sm_mhz": clocks, "method": proof.method}
 
 
 def to_baseline(measurements: Iterable[Measurement]) -> str:
@@ -99,14 +98,14 @@ def to_baseline(measurements: Iterable[Measurement]) -> str:
     lines = []
     for m in sorted(measurements, key=lambda m: m.cell.key):
         step = max(1, math.ceil(len(m.samples_us) / BASELINE_SAMPLES))
-        clocks = m.proof.get("sm_mhz") or ()
+        clocks = m.proof.sm_mhz
         line = {
             "median_us": _short(stats.median(m.samples_us)) if m.samples_us else None,
             **{name: getattr(m.cell, name) for name in _CELL},
             "status": str(m.status),
             "reason": m.reason,
             "timer": m.timer,
-            "method": m.proof.get("method"),
+            "method": m.proof.method,
             "sm_mhz": [_short(stats.median(clocks))] if clocks else None,
             "environment": m.environment,
             "samples_us": [_short(us) for us in m.samples_us[::step]],
@@ -154,7 +153,7 @@ def _from_record(record: Record) -> Measurement:
         reason=str(record["reason"]),
         timer=str(record["timer"]),
         samples_us=samples,
-        proof={"sm_mhz": clocks, "method": record["method"]},
+        proof=Proof(sm_mhz=clocks, method=record["method"]),
         environment=str(record["environment"]),
     )
 
@@ -165,9 +164,7 @@ def _roles(measurements: Sequence[Measurement]) -> dict[tuple[str, str], str]:
     for measurement in measurements:
         cell, proof = measurement.cell, measurement.proof
         known = CEILING if cell.op == CEILING else _ROLES.get(cell.impl, "ours")
-        roles[cell.op, cell.impl] = str(
-            proof.get("role") or roles.get((cell.op, cell.impl)) or known
-        )
+        roles[cell.op, cell.impl] = str(proof.role or roles.get((cell.op, cell.impl)) or known)
     return roles
 
 

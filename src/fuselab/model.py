@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -66,6 +66,11 @@ class Group:
     def cells(self) -> tuple[Cell, ...]:
         return tuple(self.cell(impl) for impl in self.impls)
 
+    def whole(self, found: Measurement) -> Measurement:
+        """Return a measurement with what it owes to the group: code, precision, isolation."""
+        proof = replace(found.proof, isolated=True) if self.timer == ISOLATED else found.proof
+        return replace(found, code=self.code, precision=self.precision, proof=proof)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -86,6 +91,10 @@ class Cell:
         )
 
 
+# Of outputs; it may be infinite, or not a number.
+Error = float
+
+
 @dataclass(frozen=True)
 class Accuracy:
     """Error of one cell's outputs against fp64 (max over outputs or gradients).
@@ -94,11 +103,11 @@ class Accuracy:
     max_eps: the error over eps * the largest value of its result, which gradients are judged in.
     """
 
-    max_abs: float
-    rms: float
-    max_ulp: float
-    eager_ratio: float | None = None
-    max_eps: float | None = None
+    max_abs: Error
+    rms: Error
+    max_ulp: Error
+    eager_ratio: Error | None = None
+    max_eps: Error | None = None
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,65 @@ class Count:
 
 
 @dataclass(frozen=True)
+class Proof:
+    """What shows that the named thing ran, and how its numbers came about; None: not known.
+
+    role, version, chosen   who ran: its role, a rival's version, what "auto" took and why
+    mix                     streams of a ceiling, as "2R1W"
+    kernels, launches       what one call ran, torch's operators on a CPU; how many in all
+    steady                  whether every call ran the same
+    copies                  layout copies of one call
+    graphs, breaks, recompiles  of `compile`: graphs made, graph breaks, compilations while timed
+    calls_per_round, batch  timed calls of a round, and how many of them share a sample
+    rounds                  how often they were timed
+    sets, rotated_bytes     sets of inputs that calls take turns on, and their bytes
+    cold                    whether calls found nothing of their inputs in the cache
+    timed_calls, checked_calls  with new contents; those whose results were held against fp64
+    served                  calls of ATen's operators that our kernels served, by operator
+    repeatable              whether equal inputs gave equal results
+    sm_mhz, temperature_c   of a GPU after each block: its clock; the highest temperature
+    throttle                what held the clock back
+    isolated                whether it ran in a process of its own
+    processes, medians_us   over how many processes the samples are, and the median of each
+    method                  of timing, by a version; of those with another no verdict is given
+    """
+
+    role: str | None = None
+    version: str | None = None
+    chosen: str | None = None
+    mix: str | None = None
+    kernels: Mapping[str, int] = field(default_factory=dict)
+    launches: int | None = None
+    steady: bool | None = None
+    copies: int | None = None
+    graphs: int | None = None
+    breaks: int | None = None
+    recompiles: int | None = None
+    calls_per_round: int | None = None
+    batch: int | None = None
+    rounds: int | None = None
+    sets: int | None = None
+    rotated_bytes: int | None = None
+    cold: bool | None = None
+    timed_calls: int | None = None
+    checked_calls: int | None = None
+    served: Mapping[str, int] | None = None
+    repeatable: bool | None = None
+    sm_mhz: tuple[float, ...] = ()
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
+    isolated: bool | None = None
+    processes: int | None = None
+    medians_us: tuple[float, ...] = ()
+    method: str | None = None
+
+    def known(self) -> dict[str, Any]:
+        """Return what is known, by name."""
+        unknown = vars(Proof())
+        return {name: value for name, value in vars(self).items() if value != unknown[name]}
+
+
+@dataclass(frozen=True)
 class Measurement:
     """What the worker found out about one cell.
 
@@ -137,9 +205,9 @@ class Measurement:
     peak_bytes   peak memory of one call above the memory in use before it
     buffer_bytes inputs + outputs + tensors saved for backward
     ideal_bytes  least traffic: each input read once, each output written once
-    proof        what shows that the named thing ran: kernels, graphs, breaks, recompiles, copies
+    proof        what shows that the named thing ran
     counts       what the slow counters found, by name
-    code, precision  those of the group
+    code, precision  those of the group (`Group.whole`)
     environment  id of the environment it was measured in; the store knows it
     """
 
@@ -155,7 +223,7 @@ class Measurement:
     buffer_bytes: int | None = None
     ideal_bytes: int | None = None
     flops: int | None = None
-    proof: Mapping[str, Any] = field(default_factory=dict)
+    proof: Proof = field(default_factory=Proof)
     counts: Mapping[str, Count] = field(default_factory=dict)
     code: str = ""
     precision: str = "standard"

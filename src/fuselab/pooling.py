@@ -24,12 +24,12 @@ def pool(found: Sequence[Measurement]) -> Measurement:
     missed = level.missed(len(samples), sum(samples), width)
     reasons = dict.fromkeys(filter(None, (*(m.reason for m in found), missed)))
     noisy = missed or any(m.status is Status.NOISY for m in found)
-    medians = [stats.median(m.samples_us) for m in found]
+    medians = tuple(stats.median(m.samples_us) for m in found)
     return replace(
         first,
         status=Status.NOISY if noisy else Status.OK,
         reason="; ".join(reasons),
         samples_us=samples,
         hot_us=tuple(us for m in found for us in m.hot_us),
-        proof={**first.proof, "processes": len(found), "medians_us": medians},
+        proof=replace(first.proof, processes=len(found), medians_us=medians),
     )

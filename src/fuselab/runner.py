@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from fuselab import caches, starts, variables
 from fuselab.errors import LabError
-from fuselab.model import ISOLATED, Group, Measurement, Status
+from fuselab.model import Group, Measurement, Status
 from fuselab.pooling import pool
 from fuselab.precision import LEVELS
 
@@ -315,13 +315,9 @@ def _measure(group: Group, worker: Worker) -> tuple[Measurement, ...]:
         skip |= set(blamed)
         for impl in set(blamed) & set(left):
             cell = group.cell(impl)
-            found[impl] = Measurement(cell, reply.death.status, reply.death.reason)
-    how: dict[str, Any] = {"isolated": True} if group.timer == ISOLATED else {}
-    measured = (found[impl] for impl in group.impls)
-    return tuple(
-        replace(m, code=group.code, precision=group.precision, proof={**m.proof, **how})
-        for m in measured
-    )
+            dead = Measurement(cell, reply.death.status, reply.death.reason)
+            found[impl] = group.whole(dead)
+    return tuple(found[impl] for impl in group.impls)
 
 
 def _enter(wanted: Mapping[str, str], module: str, name: str, *arguments: Any) -> None:

@@ -11,7 +11,7 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Measurement, Proof, Status
 
 BAD = "bad"
 # What a module sees that is imported in the worker, as torch's compiler is.
@@ -69,5 +69,6 @@ def _misbehave(pipe: Connection, case: str, log: str) -> None:
 
 
 def _result(group: Group, impl: str, skip: tuple[str, ...]) -> Measurement:
-    proof = {"skip": sorted(skip), "pid": os.getpid()}
+    # So that the tests see what it was asked, and who answers.
+    proof = Proof(chosen=", ".join(sorted(skip)), version=str(os.getpid()))
     return Measurement(group.cell(impl), Status.OK, samples_us=(1.0,), proof=proof)

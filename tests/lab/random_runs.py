@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
-from fuselab.model import Accuracy, Group, Measurement, Status
+from fuselab.model import Accuracy, Group, Measurement, Proof, Status
 from fuselab.plan import CEILING, ceiling_group
 from fuselab.report.shown import Shown
 
@@ -52,7 +53,7 @@ def _group(draw: random.Random, group: Group, nbytes: int, payload: str) -> list
 
 
 def _timed(
-    draw: random.Random, group: Group, impl: str, us: float, nbytes: int, **proof: str
+    draw: random.Random, group: Group, impl: str, us: float, nbytes: int, **proof: Any
 ) -> Measurement:
     samples = tuple(us * (1 + draw.gauss(0, 0.01)) for _ in range(60))
     kernel = f"void {impl}_kernel<float, {draw.randrange(8)}>({group.op}&)"
@@ -68,7 +69,7 @@ def _timed(
         buffer_bytes=2 * nbytes,
         ideal_bytes=nbytes,
         flops=draw.randrange(1, 9) * nbytes,
-        proof={"kernels": {kernel: 1}, "launches": 1, "sets": 3, "sm_mhz": [1980] * 5, **proof},
+        proof=Proof(kernels={kernel: 1}, launches=1, sets=3, sm_mhz=(1980,) * 5, **proof),
         code=f"{draw.randrange(4):08x}",
         environment="e1",
     )

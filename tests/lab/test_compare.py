@@ -12,7 +12,7 @@ import pytest
 
 from fuselab.cli import command
 from fuselab.comparison import Verdict, compare, differences, pair, summary
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Measurement, Proof, Status
 from fuselab.plan import ceiling_group
 from fuselab.store import Store
 
@@ -56,8 +56,8 @@ def test_the_margin(group, a_us, b_us, verdict):
     assert (found.a_us, found.b_us) == (pytest.approx(a_us), pytest.approx(b_us))
 
 
-def clock(mhz: float) -> dict[str, list[float]]:
-    return {"sm_mhz": [mhz - 300, mhz, mhz + 1]}
+def clock(mhz: float, method: str | None = None) -> Proof:
+    return Proof(sm_mhz=(mhz - 300, mhz, mhz + 1), method=method)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +79,11 @@ def clock(mhz: float) -> dict[str, list[float]]:
         (ok(1.0), ok(2.0, group=CPU), "device of A: cuda, of B: cpu"),
         (ok(1.0), ok(2.0, timer="host"), "timer of A: cupti, of B: host"),
         (
-            ok(1.0, proof={"method": "1"}),
-            ok(2.0, proof={"method": "2"}),
+            ok(1.0, proof=Proof(method="1")),
+            ok(2.0, proof=Proof(method="2")),
             "method of A: 1, of B: 2",
         ),
-        (ok(1.0), ok(2.0, proof={"method": "2"}), "method of A: not told, of B: 2"),
+        (ok(1.0), ok(2.0, proof=Proof(method="2")), "method of A: not told, of B: 2"),
         (
             ok(1.0, proof=clock(1980)),
             ok(2.0, proof=clock(1935)),
@@ -98,10 +98,10 @@ def test_what_cannot_be_compared_is_unknown_and_says_why(a, b, reason):
 
 
 def test_like_clocks_methods_and_another_gpu_of_the_kind_are_no_obstacle():
-    one = ok(100.0, proof={**clock(1980), "method": "1"})
-    other = ok(100.0, group=replace(GROUP, device="cuda:1"), proof={**clock(1950), "method": "1"})
+    one = ok(100.0, proof=clock(1980, "1"))
+    other = ok(100.0, group=replace(GROUP, device="cuda:1"), proof=clock(1950, "1"))
     assert only(one, other).verdict is Verdict.SAME
-    assert only(one, ok(100.0, proof={"method": "1"})).verdict is Verdict.SAME
+    assert only(one, ok(100.0, proof=Proof(method="1"))).verdict is Verdict.SAME
 
 
 def test_of_several_devices_each_is_compared_with_itself():

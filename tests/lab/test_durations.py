@@ -14,7 +14,7 @@ import torch
 
 from fuselab.counters import durations, ncu
 from fuselab.counters.durations import Block, Durations
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Measurement, Proof, Status
 from fuselab.plan import ceiling_group
 from fuselab.store import Store
 
@@ -132,7 +132,7 @@ def test_the_child_runs_the_block_of_the_lab(direction: str, toy: str, opened: l
 
 
 def cell(us: float, impl: str = "right", group: Group = GROUP, **fields: Any) -> Measurement:
-    proof = {"calls_per_round": 20, "sets": 3, "launches": 2, "kernels": {"mul": 1, "sum": 1}}
+    proof = Proof(calls_per_round=20, sets=3, launches=2, kernels={"mul": 1, "sum": 1})
     fields = {"timer": "cupti", "proof": proof, **fields}
     return Measurement(group.cell(impl), Status.OK, samples_us=(us, us, us), **fields)
 
@@ -188,7 +188,7 @@ def test_the_bar(rows: list[Any], good: bool, words: list[str]) -> None:
 def test_the_tool_from_a_run_to_its_table(
     play: Any, tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:
-    fill = {"calls_per_round": 20, "sets": 3, "launches": 3, "kernels": {"Memset (Device)": 1}}
+    fill = Proof(calls_per_round=20, sets=3, launches=3, kernels={"Memset (Device)": 1})
     other = replace(GROUP, case="large")
     with Store.open(tmp_path / "run") as store:
         store.write(GROUP, [cell(2.0, "eager"), cell(9.0)])

@@ -11,7 +11,7 @@ import pytest
 
 from fuselab.cli import command
 from fuselab.metrics import from_jsonl, raw, records, to_csv, to_jsonl
-from fuselab.model import Accuracy, Group, Measurement, Status
+from fuselab.model import Accuracy, Group, Measurement, Proof, Status
 from fuselab.store import Store
 
 COLUMNS = [
@@ -41,7 +41,7 @@ def measured(reason: str = "no compiler", op: str = "norm"):
             timer="wall",
             samples_us=(1 / 3, 1 / 3, 2 / 3),
             accuracy=Accuracy(-1.5, math.nan, math.inf),
-            proof={"method": "m1", "sm_mhz": [1980, 1965], "graphs": 2},
+            proof=Proof(method="m1", sm_mhz=(1980, 1965), graphs=2),
         ),
         Measurement(group.cell("fast"), Status.UNSUPPORTED, reason),
     ]
@@ -113,7 +113,7 @@ def test_what_a_comparison_needs_survives_the_lines():
     ok, absent = from_jsonl(with_samples(reason))
     assert ok.samples_us == (1 / 3, 1 / 3, 2 / 3)
     assert (ok.cell, ok.timer) == (measured()[0].cell, "wall")
-    assert ok.proof == {"method": "m1", "sm_mhz": (1980, 1965)}
+    assert ok.proof == Proof(method="m1", sm_mhz=(1980, 1965))
     assert (absent.status, absent.reason, absent.samples_us) == (Status.UNSUPPORTED, reason, ())
 
 

@@ -12,7 +12,7 @@ import fuselab
 from fuselab.cli import command
 from fuselab.frames import NoLibraryError, to_pandas
 from fuselab.metrics import COLUMNS
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Measurement, Proof, Status
 from fuselab.store import Store, StoreError
 
 pandas = pytest.importorskip("pandas")
@@ -30,7 +30,7 @@ def run(tmp_path: Path) -> str:
                 timer="cupti",
                 samples_us=(10.0, 11.0, 12.5),
                 ideal_bytes=2**40,
-                proof={"sm_mhz": [1980.0, 1900.0], "launches": 3},
+                proof=Proof(sm_mhz=(1980.0, 1900.0), launches=3),
             ),
             Measurement(GROUP.cell("mine"), Status.UNSUPPORTED, "no such kernel"),
         ]

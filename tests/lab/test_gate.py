@@ -7,13 +7,14 @@ import re
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from click.testing import CliRunner
 
 from fuselab.cli import cli, command
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Measurement, Proof, Status
 from fuselab.store import Store
 
 GROUP = Group("norm", "4x61", "float32", "fwd", "contiguous", "cuda:0", ("fast",))
@@ -21,10 +22,10 @@ STEADY = tuple(1 + 0.0001 * i for i in range(-20, 21))
 HOSTILE = 'a|b <i>"&\n::error::% x]]>\x1b[31m'
 
 
-def ok(us: float, case: str = "4x61", **proof: object) -> Measurement:
+def ok(us: float, case: str = "4x61", **proof: Any) -> Measurement:
     cell = replace(GROUP, case=case).cell("fast")
     samples = tuple(us * step for step in STEADY)
-    return Measurement(cell, Status.OK, timer="cupti", samples_us=samples, proof=proof)
+    return Measurement(cell, Status.OK, timer="cupti", samples_us=samples, proof=Proof(**proof))
 
 
 def store(folder: Path, *measurements: Measurement) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from fuselab.comparison import Verdict, compare, pair, summary
 from fuselab.metrics import records
-from fuselab.model import Accuracy, Group, Measurement, Status
+from fuselab.model import Accuracy, Group, Measurement, Proof, Status
 from fuselab.plan import CEILING, ceiling_group
 from fuselab.report.build import build
 from fuselab.report.headline import title
@@ -29,14 +29,14 @@ NAMES = ("eager", "native", "cpu", "mine")
 
 def cell(impl: str, us: float, case: str = "4x32", *, width: float = 1e-4, **fields) -> Measurement:
     group = Group("norm", case, "float32", "fwd", "contiguous", "cpu", (impl,))
-    proof = {"role": "ours"} if impl == "mine" else {}
+    proof = Proof(role="ours" if impl == "mine" else None)
     return Measurement(
         group.cell(impl),
         fields.pop("status", Status.OK),
         timer="wall",
         samples_us=tuple(us * (1 + width * step / 15) for step in range(-15, 16)),
         ideal_bytes=1_000_000,
-        proof={**proof, **fields.pop("proof", {})},
+        proof=fields.pop("proof", proof),
         **fields,
     )
 
@@ -46,7 +46,7 @@ def noisy(found: Measurement) -> Measurement:
 
 
 def ceiling(us: float, case: str = "4x32") -> Measurement:
-    return cell(CEILING, us, case, proof={"mix": "1R1W", "role": CEILING})
+    return cell(CEILING, us, case, proof=Proof(mix="1R1W", role=CEILING))
 
 
 def shown(*found: Measurement):
@@ -244,9 +244,9 @@ def test_a_page_of_any_width_begins_with_who_is_fastest_and_by_how_much() -> Non
 
 def test_products_have_a_rate_and_what_auto_took() -> None:
     """Of 256 MFLOPs and a megabyte in 4 us: 64 TFLOP/s, and no share of a copy's ceiling."""
-    told = {"chosen": "triton, the first in order that can (triton)"}
+    told = Proof(role="ours", chosen="triton, the first in order that can (triton)")
     found = [cell("eager", 40.0, flops=256_000_000), ceiling(1.0)]
-    found.append(cell("auto", 4.0, flops=256_000_000, proof=told | {"role": "ours"}))
+    found.append(cell("auto", 4.0, flops=256_000_000, proof=told))
     view, summary, markdown = shown(*found)
     assert "64 TFLOP/s in 4x32 float32 (auto)" in summary
     assert "ceiling" not in summary
@@ -294,7 +294,7 @@ def test_of_many_operators_there_is_a_line_each() -> None:
     for op in ("a", "b", "c", "d"):
         ours = 10.0 if op != "d" else 80.0
         for impl, us in (("eager", 40.0), ("compile", 20.0), ("cpu", ours), (CEILING, 8.0)):
-            proof = {"mix": "1R1W", "role": CEILING} if impl == CEILING else {}
+            proof = Proof(mix="1R1W", role=CEILING) if impl == CEILING else Proof()
             one = cell(impl, us, proof=proof)
             found.append(replace(one, cell=replace(one.cell, op=op)))
     assert build([one for one in found if one.cell.op < "d"], []).overview is None

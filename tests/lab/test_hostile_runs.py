@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fuselab.cli import command
-from fuselab.model import Accuracy, Group, Measurement, Status
+from fuselab.model import Accuracy, Group, Measurement, Proof, Status
 from fuselab.plan import CEILING
 from fuselab.store import FILE_NAME, Store
 
@@ -52,7 +52,7 @@ def make(folder: Path) -> None:
                     buffer_bytes=8192,
                     ideal_bytes=65536 * len(case),
                     flops=12,
-                    proof={"operators": {"aten::mul": 2}, "mix": "1R1W", "sm_mhz": [1, 2]},
+                    proof=Proof(kernels={"aten::mul": 2}, mix="1R1W", sm_mhz=(1, 2)),
                 )
                 for place, impl in enumerate(names)
             ]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from fuselab import environment
-from fuselab.model import Cell, Status
+from fuselab.model import Cell, Proof, Status
 from fuselab.timers import Reading
 from fuselab.worker import limits, timing
 from fuselab.worker.clocks import Clocks
@@ -35,14 +33,15 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_clocks_note_each_block_and_what_held_it_back() -> None:
     clocks = Clocks(GPU)
-    assert clocks.proof("x") == {}
+    assert clocks.noted(Proof(), "x") == Proof()
     for _ in range(2):
         clocks.read("x")
-    assert clocks.proof("x") == {
-        "sm_mhz": [1980, 1980],
-        "temperature_c": 40,
-        "throttle": ["power cap", "thermal slowdown"],
-    }
+    assert clocks.noted(Proof(launches=1), "x") == Proof(
+        launches=1,
+        sm_mhz=(1980, 1980),
+        temperature_c=40,
+        throttle=("power cap", "thermal slowdown"),
+    )
     assert clocks.disturbance("x") == "the GPU reported thermal slowdown while it was timed"
 
 
@@ -60,8 +59,7 @@ def test_nothing_cold_beats_the_datasheet(
     took_us: float, nbytes: int, cold: bool, timer: str, refused: bool
 ) -> None:
     cell = Cell("op", "mine", "fwd", "case", "float32", "contiguous", "cuda:0")
-    proof: dict[str, Any] = {"cold": cold}
-    trial = Trial(cell, lambda count, sets: [], Cost(0, 0), proof=proof)
+    trial = Trial(cell, lambda count, sets: [], Cost(0, 0), proof=Proof(cold=cold))
     timed = timing.Timing(timer, {"mine": Reading((took_us,), {})})
     peak = limits.peak_bandwidth(GPU)
     assert peak == pytest.approx(4.917e12, rel=1e-3)

@@ -12,6 +12,7 @@ from statistics import median
 import pytest
 from random_runs import shown
 
+from fuselab.model import Proof
 from fuselab.report.html import packed, to_html
 from fuselab.report.html.payload import payload
 from fuselab.report.shown import Shown
@@ -88,12 +89,13 @@ def test_tables_lead_to_the_cells_that_they_show(run: Shown) -> None:
 
 
 def test_a_proof_is_texts_whatever_is_in_it(run: Shown) -> None:
-    odd = {"rounds": [1.0, float("nan"), float("inf")], "steady": True, "mix": "1R1W"}
+    times = (1.0, float("nan"), float("inf"))
+    odd = Proof(medians_us=times, steady=True, mix="1R1W")
     texts, which = payload([replace(run, measured=[replace(run.measured[0], proof=odd)])])["texts"][
         "proof"
     ]
     assert json.loads(texts[which[0]], parse_constant=pytest.fail) == {
-        "rounds": "[1.0, NaN, Infinity]", "steady": "true", "mix": "1R1W"
+        "medians_us": "[1.0, NaN, Infinity]", "steady": "true", "mix": "1R1W"
     }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def test_two_processes_pool_their_samples() -> None:
     assert found.status is Status.OK
     assert len(found.samples_us) == 120
     assert found.hot_us == (9.0,)
-    assert found.proof["medians_us"] == [1000.0, 1001.0]
+    assert found.proof.medians_us == (1000.0, 1001.0)
 
 
 def test_processes_that_differ_are_noisy_and_one_that_fails_fails() -> None:
@@ -89,7 +89,7 @@ def test_standard_goes_on_until_the_median_is_known_or_the_time_is_up(toy: str) 
     group.run(replace(wanted, precision="standard"), frozenset(), lambda *e: events.append(e))
     (found,) = [e[1] for e in events if e[0] == "result"]
     assert found.status.has_number
-    assert found.proof["rounds"] % STANDARD.rounds == 0
+    assert found.proof.rounds % STANDARD.rounds == 0
     if found.status is Status.OK:
         assert len(found.samples_us) >= STANDARD.samples
     else:

@@ -16,7 +16,7 @@ from fuselab.columns import NAMED
 from fuselab.commands import profile as verb
 from fuselab.counters import counted, ncu, uncounted
 from fuselab.counters.instructions import Instructions
-from fuselab.model import Accuracy, Count, Group, Measurement, Status
+from fuselab.model import Accuracy, Count, Group, Measurement, Proof, Status
 from fuselab.plan import CEILING
 from fuselab.report import profile, roofline
 from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point
@@ -80,11 +80,11 @@ def timed(impl: str, us: float, **fields: Any) -> Measurement:
 
 def measured(**fields: Any) -> list[Measurement]:
     """One group: eager in 200 us, fast in 100 us, a ceiling that moves 8 MB in 50 us."""
-    fast = {"counts": counts(), "proof": {"kernels": RAN, "launches": 4}} | fields
+    fast = {"counts": counts(), "proof": Proof(kernels=RAN, launches=4)} | fields
     return [
         timed("eager", 200.0),
         timed("fast", 100.0, **fast),
-        timed(CEILING, 50.0, proof={"role": CEILING, "mix": "2R1W"}),
+        timed(CEILING, 50.0, proof=Proof(role=CEILING, mix="2R1W")),
     ]
 
 
@@ -150,7 +150,7 @@ def test_launches_of_kernels_that_share_a_name(ran: int, launches: int | None) -
         "profiled_us": Count(3.0, "us", "ncu", parts=dict(zip(alike, (2.0, 1.0), strict=True)))
     }
     kernels = {"void elementwise_kernel<c, a_long_functor_of_many_words>()": ran}
-    found = played(counts=counted_apart, proof={"kernels": kernels, "launches": ran})
+    found = played(counts=counted_apart, proof=Proof(kernels=kernels, launches=ran))
     assert [kernel.launches for kernel in found.kernels] == [launches, launches]
     _, first, second, _ = table(profile.to_terminal(found), "Kernels")
     assert (first[0], second[0]) == ("elementwise_kernel #1", "elementwise_kernel #2")

@@ -15,7 +15,7 @@ from html.parser import HTMLParser
 import pytest
 
 from fuselab.metrics import records
-from fuselab.model import Accuracy, Group, Measurement, Status
+from fuselab.model import Accuracy, Group, Measurement, Proof, Status
 from fuselab.plan import CEILING, ceiling_group
 from fuselab.report import files
 from fuselab.report.build import build
@@ -41,7 +41,7 @@ def ok(group: Group, impl: str, us: float, nbytes: int = 4_000_000, **proof):
         peak_bytes=1 << 20,
         buffer_bytes=1 << 21,
         ideal_bytes=nbytes,
-        proof={"kernels": {f"{impl}_kernel<float>": 1}, "launches": 1, "copies": 0, **proof},
+        proof=Proof(kernels={f"{impl}_kernel<float>": 1}, launches=1, copies=0, **proof),
         environment="e1",
     )
 
@@ -280,7 +280,7 @@ def hostile():
     good = replace(
         ok(group, PAYLOAD, 4.0, role=PAYLOAD), timer=PAYLOAD, status=Status.NOISY, reason=PAYLOAD
     )
-    good = replace(good, proof={**good.proof, "role": "ours", "kernels": {PAYLOAD: 1}})
+    good = replace(good, proof=replace(good.proof, role="ours", kernels={PAYLOAD: 1}))
     bad = Measurement(group.cell("b" + PAYLOAD), Status.ERROR, PAYLOAD, environment=PAYLOAD)
     eager = ok(group, "eager", 9.0)
     env = {"id": PAYLOAD, PAYLOAD: {PAYLOAD: [PAYLOAD]}, "gpu": PAYLOAD}

@@ -17,7 +17,7 @@ from torch import Tensor
 from fuselab import environment, rivals
 from fuselab.cli import command
 from fuselab.commands import select
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Measurement, Proof, Status
 from fuselab.plan import CEILING, Filters
 from fuselab.rivals.rival import Rival
 from fuselab.worker import baselines, group, specs
@@ -272,7 +272,7 @@ def test_a_rival_is_measured_like_the_others_and_names_its_version(
     cell = measure("liger", direction)
     assert cell.status in (Status.OK, Status.NOISY), cell.reason
     assert cell.samples_us
-    assert (cell.proof["role"], cell.proof["version"]) == ("rival", "liger-kernel 9.1")
+    assert (cell.proof.role, cell.proof.version) == ("rival", "liger-kernel 9.1")
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -311,7 +311,7 @@ def test_what_a_rival_raises_is_the_reason_of_an_unsupported_cell(
     cell = measure("liger", direction)
     assert cell.status is Status.UNSUPPORTED
     assert words in cell.reason
-    assert cell.proof["version"] == "liger-kernel 9.1"
+    assert cell.proof.version == "liger-kernel 9.1"
 
 
 @pytest.mark.usefixtures("on_a_cpu")
@@ -329,7 +329,7 @@ def test_the_usual_set_has_those_that_are_installed(
     assert baselines.names(spec) == (*OWN, "liger")
     assert baselines.role(spec, "liger") == baselines.role(spec, "quack") == "rival"
     assert baselines.role(spec, "compile") == "baseline"
-    assert baselines.identity(spec, "cuda", {}, "fwd") == {"role": "ours"}
+    assert baselines.identity(Proof(), spec, "cuda", {}, "fwd") == Proof(role="ours")
 
 
 def test_one_that_is_asked_for_is_planned_whether_installed_or_not() -> None:

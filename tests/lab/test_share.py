@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fuselab.cli import command
-from fuselab.model import Count, Group, Measurement, Status
+from fuselab.model import Count, Group, Measurement, Proof, Status
 from fuselab.store import Store
 
 GROUP = Group("norm", "4x61", "float32", "fwd", "contiguous", "cpu", ("eager", "fast", "bad"))
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> str:
                     *(GROUP.cell("fast"), Status.OK),
                     timer="wall",
                     samples_us=SAMPLES,
-                    proof={"kernels": {"void a::b<1/2>(float*)": 1}, "role": "ours"},
+                    proof=Proof(kernels={"void a::b<1/2>(float*)": 1}, role="ours"),
                     counts={"instructions": missing},
                 ),
                 Measurement(GROUP.cell("bad"), Status.ERROR, bad),
@@ -54,7 +54,7 @@ def test_it_names_neither_paths_nor_people(run: str, tmp_path: Path) -> None:
         assert shared.environment()[0]["cpu"] == "EPYC"
     assert "(a path)" in found["bad"].reason
     assert "line 3" in found["bad"].reason
-    assert found["fast"].proof["kernels"] == {"void a::b<1/2>(float*)": 1}
+    assert found["fast"].proof.kernels == {"void a::b<1/2>(float*)": 1}
     assert found["fast"].samples_us == SAMPLES
 
 

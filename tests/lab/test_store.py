@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -15,7 +17,7 @@ from dataclasses import replace
 
 import pytest
 
-from fuselab.model import Accuracy, Group, Measurement, Status
+from fuselab.model import Accuracy, Group, Measurement, Proof, Status
 from fuselab.store import FILE_NAME, SCHEMA_VERSION, Store, StoreError
 
 GROUP = Group("norm", "4x61", "float32", "bwd", "contiguous", "cpu", ("eager", "fast", "broken"))
@@ -38,7 +40,9 @@ FULL = ok(
     buffer_bytes=4096,
     ideal_bytes=123_456_789_012,
     flops=7,
-    proof={"kernels": {"k<float>": 2}, "graphs": 1, "breaks": None, "note": "größer", "x": [0.1]},
+    proof=Proof(
+        kernels={"k<float>": 2}, graphs=1, cold=True, served={}, chosen="größer", medians_us=(0.1,)
+    ),
 )
 
 
@@ -176,6 +180,48 @@ def test_a_run_of_the_first_schema_is_read_as_it_is_and_renamed_when_it_is_writt
         assert raw.execute('SELECT DISTINCT "case" FROM cell').fetchall() == [("4x61",)]
         assert raw.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
     raw.close()
+
+
+def test_a_proof_of_an_older_version_is_read_by_its_names_of_now(tmp_path):
+    old = {
+        "operators": {"aten::mul": 2, "aten::add": 1},
+        "role": "ours",
+        "version": None,
+        "sm_mhz": [1980, 1965],
+        "note": "of no field",
+    }
+    with Store.open(tmp_path) as store:
+        store.write(GROUP, [ok("fast")])
+    with sqlite3.connect(tmp_path / FILE_NAME) as raw:
+        raw.execute("UPDATE cell SET body = json_set(body, '$.proof', json(?))", [json.dumps(old)])
+    raw.close()
+    with Store.open_readonly(tmp_path) as store:
+        (found,) = store.measurements()
+    ran = {"aten::mul": 2, "aten::add": 1}
+    assert found.proof == Proof(kernels=ran, launches=3, role="ours", sm_mhz=(1980, 1965))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("proof", {"launches": "3"}, "proof.launches: got '3', expected a whole number"),
+        ("proof", {"kernels": {"k": -1}}, "proof.kernels.k: got -1, expected 0 to 1e"),
+        ("proof", {"throttle": "power cap"}, "proof.throttle: got 'power cap', expected a list"),
+        ("proof", {"steady": 1}, "proof.steady: got 1, expected true or false"),
+        ("accuracy", {"max_abs": "0"}, "accuracy.max_abs: got '0', expected a number"),
+        ("counts", {"n": {"value": True}}, "counts.n.value: got True, expected a number"),
+        ("hot_us", 1.0, "hot_us: got 1.0, expected a list"),
+    ],
+)
+def test_a_field_of_another_type_is_told_by_its_name(tmp_path, field, value, told):
+    with Store.open(tmp_path) as store:
+        store.write(GROUP, [ok("fast")])
+    with sqlite3.connect(tmp_path / FILE_NAME) as raw:
+        new = [f"$.{field}", json.dumps(value)]
+        raw.execute("UPDATE cell SET body = json_set(body, ?, json(?))", new)
+    raw.close()
+    with Store.open_readonly(tmp_path) as store, pytest.raises(StoreError, match=re.escape(told)):
+        list(store.measurements())
 
 
 def test_a_damaged_file_is_told(tmp_path):

@@ -11,7 +11,7 @@ import torch
 import toy_ops
 from torch import Tensor
 
-from fuselab.model import Group, Measurement, Status
+from fuselab.model import Group, Measurement, Proof, Status
 from fuselab.worker import (
     audit,
     baselines,
@@ -61,15 +61,15 @@ def test_a_group_gives_every_cell_its_numbers_with_proof(direction: str, toy: st
         assert m.status in (Status.OK, Status.NOISY), m.reason
         assert len(m.samples_us) >= 5
         assert m.host_us is not None
-        assert m.proof["sets"] > 1
-        assert m.proof["launches"] >= 1
+        assert m.proof.sets > 1
+        assert m.proof.launches >= 1
         if name != "ceiling":
             assert m.accuracy is not None
-            assert m.proof["repeatable"]
+            assert m.proof.repeatable
             assert m.peak_bytes is not None
-    assert found["right"].proof["role"] == "ours"
-    assert found["torchscript"].proof["role"] == "baseline"
-    assert found["ceiling"].proof["mix"] == ("1R1W" if direction == "fwd" else "2R1W")
+    assert found["right"].proof.role == "ours"
+    assert found["torchscript"].proof.role == "baseline"
+    assert found["ceiling"].proof.mix == ("1R1W" if direction == "fwd" else "2R1W")
     blocks = groupby(e[1] for e in events if e[0] == "start" and e[2] in TIMED)
     timed = [name for name, _ in blocks]
     assert timed[:4] == list(names)
@@ -206,9 +206,9 @@ def test_inputs_without_floating_tensors_are_drawn_anew() -> None:
 def test_results_of_every_block_are_checked(toy: str) -> None:
     found, _ = run(replace(swish("fwd", "right", "eager", source=toy), precision="quick"))
     for m in found.values():
-        assert m.proof["checked_calls"] >= m.proof["rounds"] + 1  # the hot block's
+        assert m.proof.checked_calls >= m.proof.rounds + 1  # the hot block's
         assert m.hot_us
-        assert m.proof["repeatable"]
+        assert m.proof.repeatable
 
 
 def test_what_auto_took_is_part_of_the_proof() -> None:
@@ -217,8 +217,8 @@ def test_what_auto_took_is_part_of_the_proof() -> None:
     names = ("auto", "eager")
     group_ = Group("conv_bn", case.name, "float32", "bwd", "contiguous", "cpu", names, "")
     found, _ = run(replace(group_, precision="quick"))
-    assert found["auto"].proof["chosen"].startswith("aten, the first in order that can")
-    assert "chosen" not in found["eager"].proof
+    assert found["auto"].proof.chosen.startswith("aten, the first in order that can")
+    assert found["eager"].proof.chosen is None
 
 
 def test_of_expensive_separate_problems_timed_calls_are_checked_in_part() -> None:
@@ -295,10 +295,11 @@ def test_the_watch_counts_graphs_and_recompiles() -> None:
             compiled(torch.ones(3))
     with timed:
         compiled(torch.ones(3))
-    assert baselines.compile_proof(first, timed) == {"graphs": 1, "breaks": 0, "recompiles": 0}
+    wanted = Proof(copies=2, graphs=1, breaks=0, recompiles=0)
+    assert baselines.compile_proof(Proof(copies=2), first, timed) == wanted
     with timed:
         compiled(torch.ones(4))
-    proof = baselines.compile_proof(first, timed)
+    proof = baselines.compile_proof(Proof(), first, timed)
     assert baselines.compile_fault(proof) == "torch.compile compiled 1 times while it was timed"
 
 
@@ -313,12 +314,13 @@ def test_the_watch_sees_breaks_and_functions_that_are_not_compiled() -> None:
     with watch:
         torch.compile(broken, backend="eager")(torch.ones(3))
     assert "broke the graph" in baselines.compile_fault(
-        baselines.compile_proof(watch, CompileWatch())
+        baselines.compile_proof(Proof(), watch, CompileWatch())
     )
     nothing = CompileWatch()
     with nothing, torch.compiler.set_stance("force_eager"):
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
-    assert "no graph" in baselines.compile_fault(baselines.compile_proof(nothing, CompileWatch()))
+    proof = baselines.compile_proof(Proof(), nothing, CompileWatch())
+    assert "no graph" in baselines.compile_fault(proof)
 
 
 @pytest.mark.parametrize(
@@ -428,8 +430,8 @@ def test_a_group_on_a_gpu_is_cold_kernel_time(toy: str) -> None:
     for m in found.values():
         assert m.status is Status.OK, m.reason
         assert m.timer == "cupti"
-        assert m.proof["cold"]
-        assert m.proof["kernels"]
+        assert m.proof.cold
+        assert m.proof.kernels
         assert m.host_us is not None
-    assert found["compile"].proof["graphs"] >= 1
-    assert found["eager"].proof["launches"] > found["compile"].proof["launches"]
+    assert found["compile"].proof.graphs >= 1
+    assert found["eager"].proof.launches > found["compile"].proof.launches

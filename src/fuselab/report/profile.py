@@ -102,7 +102,7 @@ def function(kernel: str) -> str:
 
 def _kernels(found: Measurement) -> tuple[Kernel, ...]:
     """Return what was counted by kernel, the longest first, then what only the timer saw."""
-    ran = found.proof.get("kernels") or found.proof.get("operators") or {}
+    ran = found.proof.kernels
     parts = {name: count.parts for name, count in found.counts.items() if count.parts}
     counted = list(dict.fromkeys(kernel for those in parts.values() for kernel in those))
     times = parts.get("profiled_us", {})

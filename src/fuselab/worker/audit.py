@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fuselab.model import Status
@@ -19,7 +20,6 @@ SHARE = 0.1
 # fp64 on an H100.
 FLOPS = 2.0**38
 _RANDOM = random.SystemRandom()
-COUNTED = ("timed_calls", "checked_calls")
 
 
 class Audit:
@@ -38,8 +38,10 @@ class Audit:
         for index, output in kept.items():
             if trial.alive:
                 self._verify(trial, self._problem.sets[order[index]], output)
-        for name, more in zip(COUNTED, (count, len(kept)), strict=True):
-            trial.proof[name] = trial.proof.get(name, 0) + more
+        timed, checked = trial.proof.timed_calls or 0, trial.proof.checked_calls or 0
+        trial.proof = replace(
+            trial.proof, timed_calls=timed + count, checked_calls=checked + len(kept)
+        )
 
     def _verify(self, trial: Trial, given: InputSet, output: Any) -> None:
         try:

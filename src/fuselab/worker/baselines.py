@@ -6,6 +6,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,10 +14,11 @@ import torch
 
 import fuseline
 from fuselab import plugins, rivals
+from fuselab.model import Proof
 from fuselab.plan import CEILING
 from fuselab.rivals.rival import Rival
 from fuselab.worker.enabled import ENABLED, Takeover
-from fuselab.worker.protocol import Proof, describe
+from fuselab.worker.protocol import describe
 from fuseline import table
 from fuseline.core import native
 from fuseline.core.spec import Direction, Implementation, Inputs, OpSpec
@@ -81,22 +83,26 @@ def role(spec: OpSpec, name: str) -> str:
     return rivals.ROLE if name in rivals_of(spec) else "baseline"
 
 
-def identity(spec: OpSpec, name: str, inputs: Inputs, direction: Direction) -> Proof:
-    """Return what a proof says of who ran: the role, a rival's version, and what "auto" took."""
+def identity(proof: Proof, spec: OpSpec, name: str, inputs: Inputs, direction: Direction) -> Proof:
+    """Add who ran to a proof: the role, a rival's version, and what "auto" took."""
     rival = rivals_of(spec).get(name)
-    version = {"version": rival.version} if rival else {}
-    return {"role": role(spec, name)} | version | _chosen(spec, name, inputs, direction)
+    return replace(
+        proof,
+        role=role(spec, name),
+        version=rival.version if rival else None,
+        chosen=_chosen(spec, name, inputs, direction),
+    )
 
 
-def _chosen(spec: OpSpec, name: str, inputs: Inputs, direction: Direction) -> Proof:
+def _chosen(spec: OpSpec, name: str, inputs: Inputs, direction: Direction) -> str | None:
     fn = next((impl.fn for impl in spec.implementations if impl.name == name), None)
     if not isinstance(fn, partial) or fn.keywords != {"impl": "auto"}:
-        return {}
+        return None
     try:
         told = getattr(fuseline.explain_choice(fn.func, **inputs), direction)
     except (TypeError, ValueError, RuntimeError):  # made of several, or its own call says why
-        return {}
-    return {"chosen": f"{told.impl}, {told.why}"}
+        return None
+    return f"{told.impl}, {told.why}"
 
 
 def make(spec: OpSpec, name: str, device_type: str) -> Callable[..., Any]:
@@ -211,21 +217,18 @@ def _dynamo_counts() -> tuple[int, int]:
     return counters["stats"]["unique_graphs"], sum(counters["graph_break"].values())
 
 
-def compile_proof(first: CompileWatch, timed: CompileWatch) -> Proof:
-    """Return graphs and breaks up to the timing, and recompiles during it."""
-    return {
-        "graphs": first.graphs,
-        "breaks": first.breaks + timed.breaks,
-        "recompiles": timed.graphs,
-    }
+def compile_proof(proof: Proof, first: CompileWatch, timed: CompileWatch) -> Proof:
+    """Add graphs and breaks up to the timing, and recompiles during it."""
+    breaks = first.breaks + timed.breaks
+    return replace(proof, graphs=first.graphs, breaks=breaks, recompiles=timed.graphs)
 
 
 def compile_fault(proof: Proof) -> str:
     """Return why a compile cell is invalid, or ""."""
-    if proof["graphs"] < 1:
+    if not proof.graphs:
         return "torch.compile captured no graph: eager ran"
-    if proof["breaks"]:
-        return f"torch.compile broke the graph {proof['breaks']} times"
-    if proof["recompiles"]:
-        return f"torch.compile compiled {proof['recompiles']} times while it was timed"
+    if proof.breaks:
+        return f"torch.compile broke the graph {proof.breaks} times"
+    if proof.recompiles:
+        return f"torch.compile compiled {proof.recompiles} times while it was timed"
     return ""

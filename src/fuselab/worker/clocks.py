@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from fuselab import environment
-from fuselab.worker.protocol import Proof
+from fuselab.model import Proof
 
 # Bits of NVML's clocks event reasons; those that are no hindrance (idle, a set clock) are left out.
 REASONS = {
@@ -42,15 +44,16 @@ class Clocks:
         self._celsius[label] = max(celsius or 0, self._celsius.get(label, 0))
         self._reasons[label] = self._reasons.get(label, 0) | (bits or 0)
 
-    def proof(self, label: str) -> Proof:
-        """Return the SM clock of each block, the highest temperature, and what held it back."""
+    def noted(self, proof: Proof, label: str) -> Proof:
+        """Add the SM clock of each block, the highest temperature, and what held it back."""
         if label not in self._mhz:
-            return {}
-        return {
-            "sm_mhz": self._mhz[label],
-            "temperature_c": self._celsius[label],
-            "throttle": self._held_back(label),
-        }
+            return proof
+        return replace(
+            proof,
+            sm_mhz=tuple(self._mhz[label]),
+            temperature_c=self._celsius[label],
+            throttle=tuple(self._held_back(label)),
+        )
 
     def disturbance(self, label: str) -> str:
         """Say what slowed the GPU down that should not, or ""."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from statistics import median
 from time import perf_counter_ns
 from typing import Any
@@ -33,8 +34,9 @@ def weigh(trial: Trial, device: torch.device, room: int) -> None:
         trial.peak_bytes = _device_peak(call, device)
     else:
         trial.peak_bytes, operators = cpu_profile(call)
-        trial.proof |= {"kernels": operators, "launches": sum(operators.values())}
-    trial.proof["copies"] = native.copies() - copies
+        launches = sum(operators.values())
+        trial.proof = replace(trial.proof, kernels=operators, launches=launches)
+    trial.proof = replace(trial.proof, copies=native.copies() - copies)
     if device.type == "cuda":
         calls = trial.make_calls(min(HOST_CALLS[trial.cell.direction], room), 1)
         with host_lock():

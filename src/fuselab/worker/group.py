@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fuselab.model import ISOLATED, Cell, Group, Measurement, Status
+from fuselab.model import ISOLATED, Cell, Group, Measurement, Proof, Status
 from fuselab.plan import CEILING
 from fuselab.precision import LEVELS
 from fuselab.worker import (
@@ -63,7 +63,7 @@ def run(group: Group, skip: frozenset[str], emit: Emit, spec: OpSpec | None = No
         reason = judge(error, "", phase, device)
         measured = [Measurement(cell, Status.ERROR, reason) for cell in group.cells]
     for measurement in measured:
-        emit("result", measurement)
+        emit("result", group.whole(measurement))
 
 
 def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measurement]:
@@ -78,8 +78,8 @@ def _compete(problem: Problem, skip: frozenset[str], emit: Emit) -> list[Measure
             trials.append(_ceiling_trial(problem, cost))
         else:
             trials.append(check.admit(problem, name, cost, figures, emit))
-            trials[-1].proof |= baselines.identity(
-                problem.spec, name, problem.origin.inputs, problem.direction
+            trials[-1].proof = baselines.identity(
+                trials[-1].proof, problem.spec, name, problem.origin.inputs, problem.direction
             )
     alive = [trial for trial in trials if trial.alive]
     for trial in alive:
@@ -133,10 +133,8 @@ def _ceiling_trial(problem: Problem, cost: Cost) -> Trial:
 
 
 def _streaming(cell: Cell, streams: Streams) -> Trial:
-    trial = Trial(cell, streams.calls, streams.cost)
-    trial.buffer_bytes = streams.cost.bytes
-    trial.proof |= {"role": CEILING, "mix": streams.mix}
-    return trial
+    proof = Proof(role=CEILING, mix=streams.mix)
+    return Trial(cell, streams.calls, streams.cost, buffer_bytes=streams.cost.bytes, proof=proof)
 
 
 def _weigh(problem: Problem, trial: Trial, room: int, emit: Emit) -> None:
@@ -153,7 +151,7 @@ def _weigh(problem: Problem, trial: Trial, room: int, emit: Emit) -> None:
 
 
 def _judge_compile(trial: Trial) -> None:
-    trial.proof |= baselines.compile_proof(trial.compiling, trial.recompiling)
+    trial.proof = baselines.compile_proof(trial.proof, trial.compiling, trial.recompiling)
     fault = baselines.compile_fault(trial.proof)
     if trial.alive and fault:
         trial.fail(Status.INVALID, fault)

@@ -112,8 +112,8 @@ def _admit(
             if trial:
                 trial.fail(refused.status, f"{refused.reason} (isolated)")
         if trial:
-            trial.proof |= baselines.identity(
-                problem.spec, name, problem.origin.inputs, problem.direction
+            trial.proof = baselines.identity(
+                trial.proof, problem.spec, name, problem.origin.inputs, problem.direction
             )
 
 
@@ -189,7 +189,7 @@ def _judge_compile(trial: Trial, guest: Guest | None) -> None:
     first, timed = trial.compiling, trial.recompiling
     graphs, breaks = guest.compiled
     timed.graphs, timed.breaks = graphs - first.graphs, breaks - first.breaks
-    trial.proof |= baselines.compile_proof(first, timed)
+    trial.proof = baselines.compile_proof(trial.proof, first, timed)
     fault = baselines.compile_fault(trial.proof)
     if trial.alive and fault:
         trial.fail(Status.INVALID, fault)

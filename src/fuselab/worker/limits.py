@@ -34,8 +34,7 @@ def refuse_impossible(
 ) -> None:
     """End a trial that is faster than the `needed` bytes can come from memory."""
     reading = timing.readings.get(trial.name)
-    cold = trial.proof.get("cold")
-    if not (peak and reading and cold) or timing.timer == HOST:
+    if not (peak and reading and trial.proof.cold) or timing.timer == HOST:
         return
     if needed < CACHES * cache_bytes(arena.device):
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from time import perf_counter, sleep
 
 import torch
@@ -139,7 +140,8 @@ def _times(trial: Trial, problem: Problem) -> tuple[float, dict[str, float]]:
         elsewhere = contents if how == "at another address" else None
         again[how], second = _elapsed(trial, problem, elsewhere)
         same = all(_same(a, b) for a, b in zip(first, second, strict=True))
-        trial.proof["repeatable"] = same and trial.proof.get("repeatable", True)
+        repeatable = same and trial.proof.repeatable is not False
+        trial.proof = replace(trial.proof, repeatable=repeatable)
     return min(news), again
 
 

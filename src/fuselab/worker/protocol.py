@@ -6,7 +6,6 @@ import gc
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -101,6 +100,3 @@ def synchronize(device: torch.device) -> None:
     """Wait for the device, so that an error shows up in the call that caused it."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-Proof = dict[str, Any]

@@ -7,15 +7,14 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
-from typing import Any
 
 import torch
 
 from fuselab import stats
 from fuselab.load import OtherLoad
-from fuselab.model import Status
+from fuselab.model import Proof, Status
 from fuselab.precision import RESOLUTION_US, Level
 from fuselab.timers import CannotTime, Keep, Reading, Timer, TimerError
 from fuselab.worker.audit import SHARE, Audit
@@ -216,8 +215,9 @@ class Rounds:
         if idle and trial.alive:
             total = len(reading.samples_us)
             trial.fail(Status.INVALID, f"{idle} of {total} timed calls ran nothing on the device")
-        trial.proof |= _proof(self._plans[trial.name], self._arena, reading)
-        trial.proof |= self._clocks.proof(trial.name) | {"rounds": self._rounds[trial.name]}
+        timed = _timed(trial.proof, self._plans[trial.name], self._arena, reading)
+        noted = self._clocks.noted(timed, trial.name)
+        trial.proof = replace(noted, rounds=self._rounds[trial.name])
         disturbed = (
             load if self._arena.device.type == "cpu" else self._clocks.disturbance(trial.name)
         )
@@ -278,16 +278,17 @@ def settler(device: torch.device) -> Callable[[], None]:
     return settle
 
 
-def _proof(plan: Plan, arena: Arena, reading: Reading) -> dict[str, Any]:
-    proof: dict[str, Any] = {
-        "calls_per_round": plan.calls,
-        "batch": plan.batch,
-        "sets": arena.sets,
-        "rotated_bytes": arena.sets * arena.set_bytes,
-        "cold": arena.rotates_cold or arena.scrubs,
-    }
-    if reading.kernels:
-        proof["kernels"] = dict(reading.kernels)
-        proof["launches"] = sum(reading.kernels.values())
-        proof["steady"] = reading.steady
-    return proof
+def _timed(proof: Proof, plan: Plan, arena: Arena, reading: Reading) -> Proof:
+    """Add how the calls were timed, and what the timer saw of them."""
+    added = replace(
+        proof,
+        calls_per_round=plan.calls,
+        batch=plan.batch,
+        sets=arena.sets,
+        rotated_bytes=arena.sets * arena.set_bytes,
+        cold=arena.rotates_cold or arena.scrubs,
+    )
+    if not reading.kernels:
+        return added
+    kernels = dict(reading.kernels)
+    return replace(added, kernels=kernels, launches=sum(kernels.values()), steady=reading.steady)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from fuselab.model import Accuracy, Cell, Measurement, Status
+from fuselab.model import Accuracy, Cell, Measurement, Proof, Status
 from fuselab.timers import Call, Reading
 from fuselab.worker.baselines import CompileWatch
 from fuselab.worker.enabled import Takeover
-from fuselab.worker.protocol import Proof
 from fuseline.core.spec import Cost
 
 
@@ -40,7 +40,7 @@ class Trial:
     peak_bytes: int | None = None
     buffer_bytes: int | None = None
     host_us: float | None = None
-    proof: Proof = field(default_factory=dict)
+    proof: Proof = field(default_factory=Proof)
     status: Status | None = None
     reason: str = ""
 
@@ -58,9 +58,9 @@ class Trial:
     def note_served(self) -> None:
         """Add to the proof the calls of ATen's operators that were served in the last opening."""
         if isinstance(self.around, Takeover):
-            known = self.proof.setdefault("served", {})
-            for name, calls in self.around.served.items():
-                known[name] = known.get(name, 0) + calls
+            served = Counter(self.proof.served or {})
+            served.update(self.around.served)
+            self.proof = replace(self.proof, served=dict(served))
 
     def measurement(
         self, timer: str, reading: Reading | None, hot_us: tuple[float, ...], disturbance: str

@@ -17,6 +17,8 @@ from fuselab.report.axes import place
 from fuselab.report.plots import colors
 from fuselab.report.shown import Beside, Shown
 
+# Figures that no table has, and the script draws.
+_DRAWN = ("ci_low_us", "ci_high_us", "samples", "sm_mhz", "ceiling_gbps")
 # Of one cell alone, and in a column already.
 _NOT_SHARED = ("sm_mhz", "temperature_c", "kernels", "launches", "chosen", "version")
 # Of the samples, how many a page of many cells keeps, and of one cell at most and at least.
@@ -40,9 +42,9 @@ def payload(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> dict[str, A
     proofs = [json.dumps(_proof(m), sort_keys=True) for _, m in cells]
     kept = max(_LEAST, min(_MOST, _SAMPLES // max(1, len(cells))))
     declared = columns.of(m for _, m in cells)
-    texts, numbers = (
-        [m.name for m in declared if (m.kind is str) == told] for told in (True, False)
-    )
+    titled = [metric for metric in declared if metric.title]
+    texts = [metric.name for metric in declared if metric.kind is str]
+    numbers = [*_DRAWN, *(metric.name for metric in titled)]
     return {
         "runs": [{"name": shown.name, "title": shown.view.title} for shown in runs],
         "keys": keys(runs),
@@ -53,7 +55,7 @@ def payload(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> dict[str, A
             "code": _shared(m.code for _, m in cells),
         },
         "numbers": {name: [_number(row.get(name)) for row in rows] for name in numbers},
-        "metrics": [_heading(metric) for metric in declared if metric.title],
+        "metrics": [_heading(metric) for metric in titled],
         "samples": [_steps(m.samples_us, kept) for _, m in cells],
         "places": _places(rows),
         "beside": {one.name: {"about": one.about, "ratios": _kinds(one, rows)} for one in beside},
@@ -81,7 +83,7 @@ def _proof(measurement: Measurement) -> Mapping[str, str]:
     """Return what of the proof cells may have in common, as text: JSON has no NaN."""
     return {
         name: value if isinstance(value, str) else json.dumps(value)
-        for name, value in measurement.proof.items()
+        for name, value in measurement.proof.known().items()
         if name not in _NOT_SHARED
     }
 

@@ -133,8 +133,8 @@ function fill(dialog, cell) {
       cell.device, page.runs.length > 1 ? `run ${page.runs[cell.run].name}` : null]
       .filter(Boolean).join(" · ")),
     figures(cell),
-    ...distribution(cell),
     ...besides(cell),
+    ...distribution(cell),
     el("h3", {}, "Measure it again"),
     el("pre", {}, again),
     copier("copy the command", () => again),
