@@ -239,6 +239,41 @@ def test_what_ours_stand_in_for_is_found_by_alignment(tmp_path: Path) -> None:
     assert (call.op, call.inputs["eps"]) == ("rms_norm", 1e-5)
 
 
+def event(name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur, "tid": tid, "args": args}
+
+
+def test_kernels_belong_to_the_operator_that_launched_them(tmp_path: Path) -> None:
+    evaluate = "autograd::engine::evaluate_function: SoftmaxBackward0"
+    shaped = {"Input Dims": [[4, 8]], "Input type": ["float"], "Input Strides": [[8, 1]]}
+    listed = [
+        event("aten::softmax", "cpu_op", 0, 50, **{"External id": 1, "Sequence number": 3}),
+        event("aten::_softmax", "cpu_op", 5, 40, **{"External id": 2, **shaped}),
+        event("cudaLaunchKernel", "cuda_runtime", 10, 5, correlation=7),
+        event(evaluate, "cpu_op", 100, 50, 2, **{"External id": 3, "Sequence number": 3}),
+        event("aten::_softmax_backward_data", "cpu_op", 105, 40, 2, **{"External id": 4}),
+        event("cuLaunchKernelEx", "cuda_driver", 110, 5, 2, correlation=8),
+        event("cuLaunchKernel", "cuda_driver", 300, 5, correlation=9),
+        event("softmax_forward", "kernel", 500, 20.0, 7, correlation=7),
+        event("softmax_backward", "kernel", 520, 30.0, 7, correlation=8),
+        event("triton_poi", "kernel", 550, 4.0, 7, correlation=9),
+        event("Memset", "gpu_memset", 560, 1.0, 7, **{"External id": 2}),
+    ]
+    (tmp_path / "gpu.json").write_text(json.dumps({"traceEvents": listed}))
+    step = trace.load(tmp_path / "gpu.json")
+    ranking = Ranking([step], None, {}, Rates(None))
+    assert ranking.gpu
+    assert ranking.busy_us == 55.0
+    rows = {(row.name, row.phase): row.us for row in ranking.rows()}
+    assert rows == {
+        ("aten::_softmax", "fwd"): 21.0,
+        ("aten::_softmax_backward_data", "bwd"): 30.0,
+        ("triton_poi", "fwd"): 4.0,
+    }
+    table_ = {"aten::_softmax": [9.0, 21.0], "aten::_softmax_backward_data": [9.0, 27.0]}
+    assert ranking.disagreement([table_]) == pytest.approx(0.1)
+
+
 def test_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text("[1, 2")
     with pytest.raises(PlanError, match="Chrome trace"):
@@ -251,6 +286,7 @@ def test_a_trace_that_is_none_is_refused(tmp_path: Path) -> None:
 def test_costs_of_operators_by_tensors_without_data(tmp_path: Path) -> None:
     a, b = torch.randn(16, 32), torch.randn(32, 8)
     table_, rows = torch.randn(1000, 4), torch.arange(10)
+    q = torch.randn(2, 3, 16, 8)
 
     def step() -> None:
         a @ b
@@ -258,6 +294,7 @@ def test_costs_of_operators_by_tensors_without_data(tmp_path: Path) -> None:
         a + a[:, :1].expand(16, 32)
         a.t()
         F.embedding(rows, table_)
+        F.scaled_dot_product_attention(q, q, q)
 
     costs = {e.name: of_event(e) for e in operators(traced(tmp_path, "t", step))}
     mm, view = costs["aten::mm"], costs["aten::t"]
@@ -267,6 +304,9 @@ def test_costs_of_operators_by_tensors_without_data(tmp_path: Path) -> None:
         4 * (16 * 32 + 32 * 8), 4 * 16 * 8, 2 * 16 * 32 * 8
     )  # fmt: skip
     assert view[0].bytes == 0
+    attention = costs.get("aten::_scaled_dot_product_flash_attention_for_cpu")
+    assert attention is not None
+    assert attention[0].flops == 2 * (2 * 2 * 3 * 16 * 16 * 8)
     added, some = costs["aten::add"], costs["aten::embedding"]
     assert added is not None
     assert added[0].bytes_read == 4 * (16 * 32 + 16)

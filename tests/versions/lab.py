@@ -80,6 +80,25 @@ def _storages(_: Any) -> bool:
     return first == second != x.clone().untyped_storage()._cdata
 
 
+def _steps_of_optimizers(hook: Any) -> bool:
+    """Say whether the step of a new class goes through the hook, looked up on the class."""
+    seen = []
+
+    class Plain(torch.optim.SGD):
+        pass
+
+    def noting(step: Any) -> Any:
+        seen.append(step)
+        return hook(step)
+
+    torch.optim.Optimizer.profile_hook_step = staticmethod(noting)
+    try:
+        Plain([torch.ones(1)])
+    finally:
+        torch.optim.Optimizer.profile_hook_step = staticmethod(hook)
+    return len(seen) == 1
+
+
 def _settings(*names: str) -> Any:
     """Return a probe: a module of settings, which are copied and patched, has these."""
 
@@ -158,6 +177,13 @@ USES = (
             "torch._dynamo.reset": lambda f: f() is None,
             "torch._dynamo.utils.counters": _counters,
         },
+    ),
+    Use(
+        "fuselab scan: where an optimizer's step ends, outside of torch's annotation of it",
+        "scan/steps.py `_around`: find what wraps the step of an optimizer's class; a profile must "
+        "neither begin nor end inside of an annotation that goes on behind it",
+        {"torch.optim.Optimizer.profile_hook_step": _steps_of_optimizers},
+        beyond={"torch.optim.Optimizer.profile_hook_step": "profile_hook_step"},
     ),
     Use(
         "whether a call wrote its inputs, and which tensors share memory",

@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import (
+    FlopCounterMode,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 from fuselab.roofs import Roofs
 from fuselab.scan.trace import Array, Event
@@ -22,6 +26,16 @@ from fuseline.core.spec import Cost, Direction
 _SOME = ("aten::embedding", "aten::index_select", "aten::gather", "aten::index", "aten::take")
 # They write without reading what was there.
 _OVERWRITE = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_")
+
+# Attention on a CPU, whose products torch's counter does not know.
+_UNCOUNTED: Mapping[Any, Any] = {
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+        lambda q, k, v, *rest, **given: sdpa_flop_count(q, k, v)
+    ),
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+        lambda dy, q, k, v, *rest, **given: sdpa_backward_flop_count(dy, q, k, v)
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -98,7 +112,7 @@ def of_event(event: Event, list_dtype: str = "") -> tuple[Cost, str] | None:
     for name in packet.overloads():
         try:
             given = [_made(value, list_dtype) for value in event.arguments]
-            counted = FlopCounterMode(display=False)
+            counted = FlopCounterMode(display=False, custom_mapping=dict(_UNCOUNTED))
             with torch.no_grad(), counted:
                 made = _called(getattr(packet, name), given)
         except Exception:

@@ -29,14 +29,14 @@ def forecast(
 
     plain_s    seconds of each plain step
     host_s     of these until everything was launched
-    profiled_s of each step that was profiled, which takes longer
+    profiled_s of each step that was profiled
     busy_us    of all operators of a step on a CPU, of all kernels on a GPU
     operators  how many a step calls
     """
     applied = [one for one in served if one.way != BY_NAME]
     step_us, host_us = 1e6 * median(plain_s), 1e6 * median(host_s or plain_s)
-    # On a CPU an operator's time has the profiler's in it.
-    scale = 1.0 if gpu else min(1.0, step_us / 1e6 / median(profiled_s))
+    # On a CPU an operator's time has the profiler's in it: its share of the step is taken.
+    scale = 1.0 if gpu else step_us / 1e6 / median(profiled_s)
     busy_us *= scale
     each_us = max(0.0, (host_us if gpu else step_us - busy_us) / max(1.0, operators))
     # What torch's dispatcher, autograd and Python take for calls that are gone.

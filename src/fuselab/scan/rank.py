@@ -30,7 +30,7 @@ Trace = Sequence[Event]
 
 @dataclass
 class Found:
-    """Served calls that are alike, of one step: sums over the steps that were looked at."""
+    """Served calls that are alike: sums over the steps, and times of each step by direction."""
 
     call: Recorded | str
     way: str
@@ -38,7 +38,7 @@ class Found:
     reference: str
     calls: float = 0.0
     host_calls: float = 0.0
-    now_us: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    now_us: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
 def on_gpu(steps: Sequence[Trace]) -> bool:
@@ -71,7 +71,7 @@ class Ranking:
         self._steps, self._device = steps, "cuda" if self.gpu else "cpu"
         self._gone: set[int] = set()
         self._found: dict[Any, Found] = {}
-        for step in steps:
+        for self._step, step in enumerate(steps):
             if patched is not None:
                 for one in replaced(step, patched, taken):
                     self._serve(one)
@@ -115,7 +115,7 @@ class Ranking:
                 one.way,
                 one.impl,
                 one.calls / n,
-                {d: median(us) * len(us) / n for d, us in one.now_us.items()},
+                {d: self._median(us) for d, us in one.now_us.items()},
                 one.reference,
                 one.host_calls / n,
                 lacking=one.call if isinstance(one.call, str) else "",
@@ -153,7 +153,8 @@ class Ranking:
         for direction in (FWD, BWD):
             events = list(one.events(direction))
             if events:
-                found.now_us[direction].append(share * sum(map(self._us, events)))
+                of_steps = found.now_us.setdefault(direction, defaultdict(float))
+                of_steps[self._step] += share * sum(map(self._us, events))
                 found.host_calls += share * len(events)
 
     def _by_name(self, step: Trace) -> None:
@@ -163,6 +164,9 @@ class Ranking:
             served = any(id(e) in self._gone for e in event.whole())
             if not served and event.phase == FORWARD and isinstance(calls.call_of(event), Recorded):
                 self._add(event, 1.0, Replaced((event,), nodes.of([event]), (event,), BY_NAME))
+
+    def _median(self, of_steps: Mapping[int, float]) -> float:
+        return median(of_steps.get(i, 0.0) for i in range(len(self._steps)))
 
     def _cases(self) -> dict[str, Recorded]:
         """Return the calls under names of their own, by what they are."""
@@ -183,7 +187,7 @@ class Ranking:
             name = one.call.op if isinstance(one.call, Recorded) else one.call.partition(":")[0]
             shapes = one.call.name if isinstance(one.call, Recorded) else ""
             phases = " + ".join(one.now_us)
-            us = sum(map(sum, one.now_us.values())) / n
+            us = sum(sum(of_steps.values()) for of_steps in one.now_us.values()) / n
             yield Row(name, True, phases, shapes, one.calls / n, us, least and least / n, of)
 
     def _least(self, one: Found) -> tuple[float | None, str]:

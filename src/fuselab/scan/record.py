@@ -58,7 +58,7 @@ class Served:
     way        "patch" or "enable"
     impl       the implementation that runs there
     calls      in a step
-    now_us     of a step, by direction: the median of the calls in the profile, times the calls
+    now_us     of a step, by direction: the median of the profiled steps
     reference  the implementation that is what runs there now: "eager" or "native"
     host_calls operators of torch that are gone, in a step, with those that they called
     times      by direction and implementation, of one call

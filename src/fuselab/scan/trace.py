@@ -160,7 +160,7 @@ def _tree(listed: Sequence[Mapping[str, Any]]) -> list[Event]:
     mine = [e for e in listed if e.get("cat") in _CPU]
     mine.sort(key=lambda e: (str(e.get("tid")), e["ts"], -e["dur"]))
     tops: list[Event] = []
-    launches: dict[Any, Event] = {}
+    launches: dict[Any, Event] = {}  # by the number of the launch, and of the event around it
     within: list[Event] = []
     for e in mine:
         event = Event(
@@ -175,6 +175,8 @@ def _tree(listed: Sequence[Mapping[str, Any]]) -> list[Event]:
             if holder is None:
                 tops.append(event)
             continue
+        if "External id" in event.args:
+            launches["within", event.args["External id"]] = event
         event.parent = holder
         (holder.children if holder else tops).append(event)
         within.append(event)
@@ -191,7 +193,10 @@ def _in(event: Event, outer: Event) -> bool:
 
 def _give(e: Mapping[str, Any], launches: Mapping[Any, Event], tops: list[Event]) -> None:
     """Give what ran on a GPU to the event that launched it."""
-    launched = launches.get(e.get("args", {}).get("correlation"))
+    args = e.get("args", {})
+    launched = launches.get(args.get("correlation"))
+    if launched is None or launched.category.startswith("cuda_"):
+        launched = launches.get(("within", args.get("External id")), launched)
     if launched is None:
         launched = Event(e["name"], "launch", float(e["ts"]), 0.0, None, {})
         tops.append(launched)

@@ -7,6 +7,7 @@ An input is a number, a text, null, or a tensor: {"shape", "strides", "dtype"}.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,9 +157,9 @@ def _tensor(
     elif not dtype.is_floating_point:
         drawn = torch.randint(_below(call), held, device=device, generator=generator).to(dtype)
     else:
-        drawn = torch.randn(held, device=device, generator=generator).to(dtype)
-        if "var" in name:
-            drawn = drawn.abs() + 0.5
+        drawn = torch.randn(held, device=device, generator=generator)
+        drawn = drawn.abs() + 0.5 if "var" in name else drawn * _scale(name, shape)
+        drawn = drawn.to(dtype)
     if not dtype.is_floating_point:
         # Dense: a copy, which other strides need, is filled with NaN where the lab checks.
         return drawn.expand(shape)
@@ -166,6 +167,14 @@ def _tensor(
     memory = drawn.new_zeros(span)
     laid = memory.as_strided(held, strides) if span else drawn
     return laid.copy_(drawn).expand(shape)
+
+
+def _scale(name: str, shape: Sequence[int]) -> float:
+    """Return what gives products with a tensor a variance near 1."""
+    if len(shape) < 2:
+        return 1.0
+    terms = {"weight": shape[1:], "b": shape[-2:-1], "w1": shape[-2:-1], "w2": shape[-2:-1]}
+    return float(math.prod(terms.get(name, ())) ** -0.5)
 
 
 def _below(call: Recorded) -> int:
