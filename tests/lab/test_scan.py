@@ -243,6 +243,40 @@ def event(name: str, cat: str, ts: float, dur: float, tid: int = 1, **args: Any)
     return {"ph": "X", "name": name, "cat": cat, "ts": ts, "dur": dur, "tid": tid, "args": args}
 
 
+def test_calls_between_those_of_a_gate_are_left_alone(tmp_path: Path) -> None:
+    x, w = torch.randn(32, 64, requires_grad=True), torch.ones(64, requires_grad=True)
+    gate, up = (torch.randn(128, 64, requires_grad=True) for _ in range(2))
+    down = torch.randn(64, 128, requires_grad=True)
+
+    def layer(norm: Any, gated: Any) -> None:
+        y = x
+        for _ in range(2):
+            h = norm(y)
+            y = y + F.linear(gated(h), down)
+        y.sum().backward()
+
+    def formula(y: Any) -> Any:
+        return w * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5))
+
+    def ours(h: Any) -> Any:
+        a, b = F.linear(h, gate), F.linear(h, up)
+        return fuseline.swiglu(a, b)
+
+    plain = traced(
+        tmp_path, "a", lambda: layer(formula, lambda h: F.silu(F.linear(h, gate)) * F.linear(h, up))
+    )
+    patched = traced(
+        tmp_path, "b", lambda: layer(lambda y: fuseline.rms_norm(y, w, eps=1e-5), ours)
+    )
+    found = replaced(plain, patched, {})
+    assert [[e.name.removeprefix("aten::") for e in one.plain] for one in found] == [
+        ["pow", "mean", "add", "rsqrt", "mul", "mul"], ["silu", "mul"]
+    ] * 2  # fmt: skip
+    names = {event.name for one in found for event in one.events("bwd")}
+    assert "aten::silu_backward" in names
+    assert "aten::mm" not in names
+
+
 def test_kernels_belong_to_the_operator_that_launched_them(tmp_path: Path) -> None:
     evaluate = "autograd::engine::evaluate_function: SoftmaxBackward0"
     shaped = {"Input Dims": [[4, 8]], "Input type": ["float"], "Input Strides": [[8, 1]]}

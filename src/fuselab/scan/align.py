@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from fuselab.scan.trace import FORWARD, Event, is_compiled, operators
 
 OURS = "fuseline::"
-# So many calls alike say that both traces are at the same place again.
-ALIKE = 3
-# How far that is looked for.
-WINDOW = 400
 
 
 @dataclass(frozen=True)
@@ -46,15 +43,26 @@ def replaced(
     names = served_names(patched, taken)
     nodes = Nodes(plain)
     found: list[Replaced] = []
-    for ours, pairs in _blocks(mine, theirs):
-        if isinstance(pairs, Event):
-            found += _taken(pairs, ours[0], names, nodes)
-        elif any(is_compiled(event) for event in pairs):
+    gone: list[Event] = []
+    for before, after, alike in _blocks(mine, theirs):
+        if alike:
+            for one, other in zip(before, after, strict=True):
+                found += _taken(one, other, names, nodes)
+        elif any(map(is_compiled, before)):
             continue  # what of a graph they stand in for cannot be told
-        elif called := [e for event in ours for e in event.whole() if e.name.startswith(OURS)]:
-            outer = tuple(e for e in called if not any(a in called for a in e.above()))
-            found.append(Replaced(tuple(pairs), nodes.of(pairs), outer, "patch"))
+        else:
+            # What is gone before one of ours came is of it: silu, while the product follows.
+            gone += before
+            if ours := _called(after):
+                found.append(Replaced(tuple(gone), nodes.of(gone), ours, "patch"))
+                gone = []
     return found
+
+
+def _called(events: Sequence[Event]) -> tuple[Event, ...]:
+    """Return our operators among the events and below, less what they called in their turn."""
+    called = [e for event in events for e in event.whole() if e.name.startswith(OURS)]
+    return tuple(e for e in called if not any(a in called for a in e.above()))
 
 
 def outermost(events: Sequence[Event]) -> list[Event]:
@@ -111,27 +119,9 @@ def _taken(
 
 def _blocks(
     plain: Sequence[Event], patched: Sequence[Event]
-) -> Iterator[tuple[Sequence[Event], Event | Sequence[Event]]]:
-    """Yield calls that both have ([patched], plain), and what comes between ([...], [...])."""
+) -> Iterator[tuple[Sequence[Event], Sequence[Event], bool]]:
+    """Yield what comes after what in both: calls of each, and whether they are alike."""
     mine, theirs = [e.key for e in plain], [e.key for e in patched]
-    i = j = 0
-    while i < len(mine) and j < len(theirs):
-        if mine[i] == theirs[j]:
-            yield [patched[j]], plain[i]
-            i, j = i + 1, j + 1
-            continue
-        skip, skipped = _meet(mine[i : i + WINDOW], theirs[j : j + WINDOW])
-        yield patched[j : j + skipped], plain[i : i + skip]
-        i, j = i + skip, j + skipped
-    if i < len(mine) or j < len(theirs):
-        yield patched[j:], plain[i:]
-
-
-def _meet(mine: Sequence[object], theirs: Sequence[object]) -> tuple[int, int]:
-    """Return how many of each come before both are alike again, the fewest in all."""
-    for total in range(1, len(mine) + len(theirs)):
-        for skip in range(max(0, total - len(theirs)), min(total, len(mine)) + 1):
-            a, b = mine[skip : skip + ALIKE], theirs[total - skip : total - skip + ALIKE]
-            if a and a == b:
-                return skip, total - skip
-    return len(mine), len(theirs)
+    matcher = SequenceMatcher(None, mine, theirs, autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
+        yield plain[i:j], patched[k:m], tag == "equal"

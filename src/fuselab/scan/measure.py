@@ -20,6 +20,8 @@ from fuseline.core.spec import OpSpec
 # A call of less is found in the cache by the next one.
 CACHED = 0.5
 LOG = "worker.log"
+# Implementations that are what torch has.
+TORCHS = ("eager", "native")
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,10 @@ def with_times(
     for direction, now in one.now_us.items():
         cells = found.get((one.op, one.case, direction), {})
         times[direction] = {name: _time(m, device) for name, m in cells.items()}
-        alone = times[direction].get(one.reference)
-        if device == "cpu" and alone and alone.us:
-            factors[direction] = now / (alone.us * one.calls)
+        known = (times[direction].get(name) for name in (one.reference, *TORCHS))
+        alone = next((time.us for time in known if time and time.us), None)
+        if device == "cpu" and alone:
+            factors[direction] = now / (alone * one.calls)
     reasons = [t[one.impl].reason for t in times.values() if one.impl in t]
     lacking = one.lacking or next(filter(None, reasons), "")
     return replace(one, times=times, factors=factors, lacking=lacking)
@@ -99,7 +102,7 @@ def bandwidth_of(served: Sequence[Served]) -> float:
 def _names(spec: OpSpec, impl: str, how: How) -> tuple[str, ...]:
     """Return what is measured of an operator: what torch has, what serves it, what could."""
     roles = {i.name: i.role for i in spec.implementations if not i.asked}
-    torchs = [name for name, role in roles.items() if role in ("eager", "native")]
+    torchs = [name for name, role in roles.items() if role in TORCHS]
     wanted = [*torchs, impl, *([COMPILE] if how.compiled else [])]
     there = baselines.names(spec, wanted)
     return (*(name for name in dict.fromkeys(wanted) if name in there), CEILING)

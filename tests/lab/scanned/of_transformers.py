@@ -1,6 +1,6 @@
 """Training steps, or calls, of a model of transformers with random weights; nothing is downloaded.
 
-python of_transformers.py NAME [--size tiny|small|large] [--infer] [--dtype bfloat16]
+python of_transformers.py NAME [--size tiny|mini|small|large] [--infer] [--dtype bfloat16]
 """
 
 import argparse
@@ -14,6 +14,7 @@ NAMES = ("llama", "qwen3", "gpt2", "bert", "vit")
 # Layers, width, of a feed-forward network, heads, words, batch, tokens.
 SIZES = {
     "tiny": (2, 64, 128, 4, 512, 2, 32),
+    "mini": (2, 256, 704, 4, 4096, 4, 128),
     "small": (4, 512, 1408, 8, 8192, 4, 512),
     "large": (12, 2048, 5632, 32, 32000, 4, 2048),
 }
