@@ -15,7 +15,7 @@ from fuselab.plugins import Given
 
 def _own(name: str, meaning: str, unit: str = "", **shown: Any) -> Metric:
     """Return a metric that is a field of the measurement."""
-    return Metric(name, meaning, unit, attrgetter(f"measurement.{name}"), **shown)
+    return Metric(name, meaning, unit, of=attrgetter(f"measurement.{name}"), **shown)
 
 
 def _named(name: str, meaning: str) -> Metric:
@@ -25,13 +25,13 @@ def _named(name: str, meaning: str) -> Metric:
 
 def _proven(name: str, meaning: str, kind: type = int, **shown: Any) -> Metric:
     """Return a metric that is a part of the proof."""
-    return Metric(name, meaning, "", attrgetter(f"measurement.proof.{name}"), kind, **shown)
+    return Metric(name, meaning, of=attrgetter(f"measurement.proof.{name}"), kind=kind, **shown)
 
 
 def _error(name: str, of: str, meaning: str, unit: str, **shown: Any) -> Metric:
     """Return a metric that is a part of the accuracy."""
     value = lambda i: getattr(i.measurement.accuracy, of, None)  # noqa: E731
-    return Metric(name, meaning, unit, value, **shown)
+    return Metric(name, meaning, unit, of=value, **shown)
 
 
 def _sectors(level: str, title: str, meaning: str) -> Iterable[Metric]:
@@ -98,7 +98,7 @@ METRICS = (
         "median_us",
         "median of the samples",
         "us",
-        attrgetter("median_us"),
+        of=attrgetter("median_us"),
         title="time",
         detail="us",
     ),
@@ -106,9 +106,9 @@ METRICS = (
         "ci_low_us",
         "lower end of the median's 95 % interval",
         "us",
-        lambda i: i.summary and i.summary.low,
+        of=lambda i: i.summary and i.summary.low,
     ),
-    Metric("ci_high_us", "upper end of it", "us", lambda i: i.summary and i.summary.high),
+    Metric("ci_high_us", "upper end of it", "us", of=lambda i: i.summary and i.summary.high),
     Metric(
         "samples", "number of raw samples", of=lambda i: i.summary and i.summary.count, kind=int
     ),
@@ -118,7 +118,7 @@ METRICS = (
         "hot_us",
         "median time of calls on one set of inputs, where it fits the cache",
         "us",
-        lambda i: _median(i.measurement.hot_us),
+        of=lambda i: _median(i.measurement.hot_us),
         title="in cache",
         detail="us",
     ),
@@ -133,7 +133,7 @@ METRICS = (
         "sm_mhz",
         "median of the GPU's SM clock after each block",
         "MHz",
-        lambda i: _median(i.measurement.proof.sm_mhz),
+        of=lambda i: _median(i.measurement.proof.sm_mhz),
     ),
     _error(
         "max_abs_error",
@@ -201,7 +201,7 @@ METRICS = (
         "`ideal_bytes` over `median_us`; none by the timer `host`, which does not wait for the "
         "memory",
         "10^9 bytes/s",
-        attrgetter("gbps"),
+        of=attrgetter("gbps"),
         title="bandwidth",
         detail="GB/s",
     ),
@@ -215,13 +215,13 @@ METRICS = (
         "ceiling_gbps",
         "`gbps` of the group's ceiling",
         "10^9 bytes/s",
-        lambda i: i.ceiling.gbps if i.ceiling and i.ceiling.good else None,
+        of=lambda i: i.ceiling.gbps if i.ceiling and i.ceiling.good else None,
     ),
     Metric(
         "ceiling_share",
         "`gbps` over `ceiling_gbps`: the ceiling's time over the cell's, for equal bytes",
         "ratio",
-        lambda i: i.over(i.ceiling, "gbps"),
+        of=lambda i: i.over(i.ceiling, "gbps"),
         title="of ceiling",
         detail="ceiling / this",
         style="percent",
@@ -230,13 +230,13 @@ METRICS = (
         "peak_share",
         "`gbps` over that of the fixed recipe with the same mix of streams",
         "ratio",
-        lambda i: i.over(i.peak, "gbps"),
+        of=lambda i: i.over(i.peak, "gbps"),
     ),
     Metric(
         "speedup_vs_eager",
         "eager's `median_us` over the cell's",
         "ratio",
-        lambda i: i.eager and i.eager.over(i, "median_us"),
+        of=lambda i: i.eager and i.eager.over(i, "median_us"),
         title="speedup",
         detail="eager / this",
     ),

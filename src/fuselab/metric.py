@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from fuselab import stats
@@ -80,6 +80,7 @@ class Metric:
     name: str
     meaning: str
     unit: str = ""
+    _: KW_ONLY
     of: Callable[[Item], Any] | None = None
     collect: Callable[[Subject], float] | None = None
     kind: type = float

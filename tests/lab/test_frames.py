@@ -63,6 +63,7 @@ def test_parquet_has_the_types_of_the_columns_whatever_they_hold(
     table = parquet.read_table(file)
     kinds = {field.name: str(field.type) for field in table.schema}
     assert (kinds["op"], kinds["samples"], kinds["energy_j"]) == ("string", "int64", "double")
+    assert (kinds["version"], kinds["launches"], kinds["gbps"]) == ("string", "int64", "double")
     assert command(["export", run, *samples]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [{k: v for k, v in row.items() if k in lines[0]} for row in table.to_pylist()] == lines

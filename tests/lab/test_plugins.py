@@ -140,13 +140,13 @@ def test_the_example_is_measured_exported_and_reported_beside_broken_ones(
 
     assert lab("report", out).returncode == 0
     told = Path(out, "report.md").read_text()
-    assert "| page faults (a call) |" in told
+    assert "| minor faults (faults a call) |" in told
     assert "plugins.fuselab-demo" in Path(out, "report.html").read_text()
 
 
 def test_a_run_is_told_where_its_plug_ins_are_not(here: Path, tmp_path: Path) -> None:
     metric = columns.known("page_faults")
-    assert (metric.title, metric.unit) == ("page faults", "fault")
+    assert (metric.title, metric.unit) == ("minor faults", "fault")
     metric = columns.known("of_another", "furlong")
     assert (metric.title, metric.detail) == ("of_another", "furlong")
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fuselab.metric import Metric
 from fuselab.metrics import Record
 from fuselab.report import tables
-from fuselab.report.tables import DIRECTIONS, column, written
+from fuselab.report.tables import DIRECTIONS, column, titled, written
 from fuselab.report.view import Column, Table, Value
 
 NOT_MEASURED = "not measured"
@@ -18,7 +18,7 @@ _CELL = ("op", "impl", "direction", "case", "dtype")
 def table(rows: Sequence[Record], declared: Sequence[Metric]) -> Table:
     """Return one row for each cell that has been counted, whatever came of it."""
     counted = [row for row in rows if _was_counted(row, declared)]
-    shown = [m for m in declared if m.title and any(row[m.name] is not None for row in counted)]
+    shown = [m for m in titled(declared) if any(row[m.name] is not None for row in counted)]
     names = ("operator", "implementation", "direction", "case", "dtype")
     return Table(
         "All metrics",

@@ -28,6 +28,7 @@ NO_OWN = "no own implementation has a good time"
 NO_EAGER = "eager has no good time"
 NO_CEILING = "the group's ceiling has no good time"
 _RATE, _CEILING = Column("TFLOP/s", "best own"), Column("of ceiling", "ceiling / best own")
+_FIRST = ("median_us", "speedup_vs_eager", "ceiling_share")
 _POWERS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _ROLE_ORDER = ("eager", "baseline", "native", "rival", "ours")
 
@@ -138,6 +139,12 @@ def chart(dtype: str, rows: Sequence[Record], ceilings: Sequence[Record]) -> Cha
         Series("ceiling", "ceiling", _points(row for row in ceilings if row["status"] == "ok")),
         shared["gbps"] / shared["peak_share"] if shared else None,
     )
+
+
+def titled(declared: Iterable[Metric]) -> list[Metric]:
+    """Return the metrics that tables of cells show, the time and its ratios first."""
+    first = {name: place for place, name in enumerate(_FIRST)}
+    return sorted((m for m in declared if m.title), key=lambda m: first.get(m.name, len(first)))
 
 
 def column(metric: Metric) -> Column:

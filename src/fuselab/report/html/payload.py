@@ -20,7 +20,7 @@ from fuselab.report.shown import Beside, Shown
 # Figures that no table has, and the script draws.
 _DRAWN = ("ci_low_us", "ci_high_us", "samples", "sm_mhz", "ceiling_gbps")
 # Of one cell alone, and in a column already.
-_NOT_SHARED = ("sm_mhz", "temperature_c", "kernels", "launches", "chosen", "version")
+_NOT_SHARED = ("sm_mhz", "temperature_c", "kernels", "launches", "copies", "chosen", "version")
 # Of the samples, how many a page of many cells keeps, and of one cell at most and at least.
 _SAMPLES, _MOST, _LEAST = 200_000, 100, 16
 
@@ -42,7 +42,7 @@ def payload(runs: Sequence[Shown], beside: Sequence[Beside] = ()) -> dict[str, A
     proofs = [json.dumps(_proof(m), sort_keys=True) for _, m in cells]
     kept = max(_LEAST, min(_MOST, _SAMPLES // max(1, len(cells))))
     declared = columns.of(m for _, m in cells)
-    titled = [metric for metric in declared if metric.title]
+    titled = tables.titled(declared)
     texts = [metric.name for metric in declared if metric.kind is str]
     numbers = [*_DRAWN, *(metric.name for metric in titled)]
     return {
