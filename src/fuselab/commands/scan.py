@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -47,16 +46,15 @@ def run(
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     chosen = select.device_of(device)
-    about = environment.collect(chosen)
     how = How(chosen, precision, timeout, compiled)
     with device_lock(chosen):
-        setting = Setting(how, Rates(_roofs(chosen, about)), apply)
+        setting = Setting(how, lambda device: Rates(_roofs(device)), apply)
         if script is None:
             found = scan_of(str(source), folder, setting, _say)
         else:
             asked = Script(script, tuple(arguments), folder, steps, timeout, tuple(ways))
             found = scan(asked, setting, _say)
-    page = text.write(found, folder, about)
+    page = text.write(found, folder, environment.collect(found.device))
     if suite is not None and (folder / SUITE).is_file():
         shutil.copyfile(folder / SUITE, suite)
     if as_json:
@@ -77,8 +75,9 @@ def _check(script: str | None, source: str | None) -> None:
             raise PlanError(f"{argument}: got {path!r}, expected a file")
 
 
-def _roofs(device: str, about: Mapping[str, Any]) -> roofs.Roofs | None:
+def _roofs(device: str) -> roofs.Roofs | None:
     """Return what the device was measured to reach, measured now where that is not known."""
+    about = environment.collect(device)
     known = roofs.load(about)
     if known is not None:
         return known

@@ -10,6 +10,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fuselab import child
 from fuselab.scan.stages import Enough, Stages
 from fuselab.scan.steps import Steps
@@ -26,7 +28,8 @@ def main() -> None:
         ended = _run(asked["script"], asked["arguments"])
     if stages.over:
         ended = {"how": "stopped"}
-    answer({"ended": ended, "kind": steps.kind, "seen": steps.seen})
+    on_gpu = torch.cuda.is_initialized() and torch.cuda.max_memory_allocated() > 0
+    answer({"ended": ended, "kind": steps.kind, "seen": steps.seen, "gpu": on_gpu})
     sys.stdout.flush()
     sys.stderr.flush()
     # What the script left running (threads, workers) is not waited for.

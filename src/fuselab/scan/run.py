@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,10 +13,11 @@ from fuselab.scan.costs import Rates
 from fuselab.scan.forecast import compare, forecast
 from fuselab.scan.foreign import Foreign
 from fuselab.scan.measure import How
-from fuselab.scan.rank import BY_NAME, EAGER, Ranking, identity
+from fuselab.scan.rank import BY_NAME, EAGER, Ranking, identity, on_gpu
 from fuselab.scan.record import FAR, Row, Scan, Served
 from fuselab.scan.runs import Heard, Runs, Script, Told
 from fuselab.scan.steps import MEANING
+from fuselab.scan.trace import Event
 from fuselab.worker.recorded import Recorded, Suite
 
 SUITE = "suite.json"
@@ -28,11 +29,18 @@ AGREED = 0.05
 
 @dataclass(frozen=True)
 class Setting:
-    """How calls are measured, by which rates of the device ceilings are known, what is applied."""
+    """How calls are measured, by which rates of a device ceilings are known, whether to apply."""
 
     how: How
-    rates: Rates
+    rates: Callable[[str], Rates]
     apply: bool = True
+
+    def on(self, gpu: bool) -> Setting:
+        """Return the setting for what ran on a GPU, or did not, whatever device was chosen."""
+        kind = "cuda" if gpu else "cpu"
+        if self.how.device.startswith(kind):
+            return self
+        return replace(self, how=replace(self.how, device="cuda:0" if gpu else kind))
 
 
 def scan(script: Script, setting: Setting, told: Told) -> Scan:
@@ -42,10 +50,13 @@ def scan(script: Script, setting: Setting, told: Told) -> Scan:
     """
     runs = Runs(script, told)
     heard = runs.record()
-    ranking = _ranking(heard, setting.rates)
+    steps = [trace.load(path) for path in heard.traces[plan.PROFILE]]
+    setting = setting.on(on_gpu(steps))
+    rates = setting.rates(setting.how.device)
+    ranking = _ranking(steps, heard, rates)
     served = _measured(ranking.served(), ranking.suite(), script.path, script.folder, setting, told)
-    if not setting.rates.known:
-        ranking = _ranking(heard, Rates(None, measure.bandwidth_of(served)))
+    if not rates.known:
+        ranking = _ranking(steps, heard, Rates(None, measure.bandwidth_of(served)))
     plain = heard.seconds.get(plan.PLAIN) or heard.seconds[plan.PROFILE]
     host = heard.host.get(plan.PLAIN, ())
     said = forecast(
@@ -76,8 +87,7 @@ def scan(script: Script, setting: Setting, told: Told) -> Scan:
     return replace(found, notes=tuple(notes))
 
 
-def _ranking(heard: Heard, rates: Rates) -> Ranking:
-    steps = [trace.load(path) for path in heard.traces[plan.PROFILE]]
+def _ranking(steps: Sequence[Sequence[Event]], heard: Heard, rates: Rates) -> Ranking:
     covered = heard.traces.get(plan.COVER, ())
     patched = trace.load(covered[0]) if covered else None
     return Ranking(steps, patched, heard.served, rates, heard.list_dtype)
@@ -91,7 +101,9 @@ def scan_of(path: str, folder: Path, setting: Setting, told: Told) -> Scan:
     rows: tuple[Row, ...] = ()
     busy_us, what = 0.0, "all that the file has"
     if foreign.is_trace(path):
-        ranking = Ranking([trace.load(path)], None, {}, setting.rates)
+        events = trace.load(path)
+        setting = setting.on(on_gpu([events]))
+        ranking = Ranking([events], None, {}, setting.rates(setting.how.device))
         served, suite = ranking.served(), ranking.suite()
         rows, busy_us, what = ranking.rows(), ranking.busy_us, "the whole trace"
     else:
@@ -138,6 +150,8 @@ def _notes(found: Scan, heard: Heard, why: str, compiled: bool) -> Iterator[str]
         yield f"the script failed: {heard.raised}"
     if heard.load:
         yield f"the plain step that the forecast begins from is doubtful: {heard.load}"
+    if heard.gpu and found.device == "cpu":
+        yield "the script has memory of a GPU, and the profiler saw no kernel: times are the host's"
     if why and found.outcome:
         yield f"the outcome is doubtful: {why}"
     elif why:

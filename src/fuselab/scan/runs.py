@@ -51,6 +51,7 @@ class Heard:
     load           what others did to the machine while steps were timed
     list_dtype     of all parameters, or ""
     raised         how the script failed, or ""
+    gpu            whether it had memory of a GPU
     """
 
     kind: str = ""
@@ -63,6 +64,7 @@ class Heard:
     load: str = ""
     list_dtype: str = ""
     raised: str = ""
+    gpu: bool = False
 
     def take(self, answers: Sequence[Mapping[str, Any]], why: str) -> bool:
         """Take what a run answered; return whether the script had all the steps that it wanted."""
@@ -84,6 +86,7 @@ class Heard:
             return False
         ended = answers[-1]["ended"]
         self.kind, self.seen = answers[-1]["kind"], answers[-1]["seen"]
+        self.gpu = answers[-1]["gpu"]
         self.raised = ended["text"] if ended["how"] == "raised" else ""
         return bool(ended["how"] == "stopped")
 
