@@ -70,11 +70,13 @@ wheel: $(STAMP)/lab
 	  -C cmake.define.FUSELINE_HOST=OFF .
 
 # One wheel, with kernels for the GPUs that are here, in each version of torch: TORCH="2.11 newest"
-# and TESTS=tests/ops/test_rope.py take fewer. REPORT names a file for the table.
+# and TESTS=tests/ops/test_rope.py take fewer, JOBS=4 runs so many versions at a time. REPORT names a
+# file for the table.
 matrix: WHEEL_ARCHS = $(FUSELINE_CUDA_ARCHS)
 matrix: wheel
 	$(PY) tools/matrix.py --wheel "$$(ls -t dist/fuseline-*.whl | head -1)" \
-	  $(if $(TORCH),--torch $(TORCH)) $(if $(REPORT),--report $(REPORT)) -- $(TESTS)
+	  $(if $(TORCH),--torch $(TORCH)) $(if $(JOBS),--jobs $(JOBS)) \
+	  $(if $(REPORT),--report $(REPORT)) -- $(TESTS)
 
 clean:
 	rm -rf build dist out compile_commands.json $(filter-out 0,$(VENV))

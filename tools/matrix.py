@@ -7,8 +7,9 @@ python tools/matrix.py --wheel ... --report FILE -- tests/ops/test_rope.py  # ar
 Each version has a virtual environment, build/matrix/VERSION, which is made where it is missing and
 kept: torch as the package index has it (2.14: the last 2.14.x, newest: the last of all), Triton as
 that torch wants it, all else of constraints.txt, and the wheel, not a source tree. There the tests
-run, one version after the other, with the canaries of private names (tests/versions) in a run of
-their own. Prints a table, writes it with --report; exits 1 where anything failed.
+run, one version after the other or --jobs at a time, with the canaries of private names
+(tests/versions) in a run of their own. Prints a table, writes it with --report; exits 1 where
+anything failed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ import sys
 import time
 import venv
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -220,18 +223,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--torch", nargs="+", default=VERSIONS, metavar="VERSION")
     parser.add_argument("--wheel", type=Path, required=True, help="the one binary")
+    parser.add_argument("--jobs", type=int, default=1, help="versions at a time")
     parser.add_argument("--report", type=Path, help="a file for the table, in Markdown")
     parser.add_argument("tests", nargs="*", default=TESTS, help="pytest's arguments, behind --")
     given = parser.parse_args()
     if not given.wheel.is_file():
         parser.error(f"--wheel: there is no file {given.wheel}; `make wheel` builds one")
     found, tests, wheel = [], tuple(given.tests), given.wheel.resolve()
-    for asked in given.torch:
-        found.append(examine(asked, wheel, tests))
-        print(table(found[-1:]), flush=True)
-        if given.report:
-            given.report.parent.mkdir(parents=True, exist_ok=True)
-            given.report.write_text(page(found, wheel, tests))
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for version in pool.map(partial(examine, wheel=wheel, tests=tests), given.torch):
+            found.append(version)
+            print(f"torch {version.asked}: {'good' if version.good else 'failed'}", flush=True)
+            if given.report:
+                given.report.parent.mkdir(parents=True, exist_ok=True)
+                given.report.write_text(page(found, wheel, tests))
     print(table(found))
     return 0 if all(v.good for v in found) else 1
 

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+import fuseline
 from fuselab import environment, roofs
 from fuselab.commands import doctor, selftest
 from fuselab.worker import roofs as measured_roofs
 from fuseline.core import native
 from fuseline.core.native import Native
+from fuseline.core.overrides import Override
 from fuseline.core.spec import Cost
+from fuseline.takeover import Status
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +173,21 @@ def test_variables_keep_settings_and_hide_paths(monkeypatch: Any) -> None:
     assert variables["TRITON_CACHE_DIR"] == "(a path)"
     assert variables["OMP_NUM_THREADS"] == "2"
     assert "SECRET_TOKEN" not in variables
+
+
+def test_the_environment_names_what_native_ran_on(monkeypatch: Any) -> None:
+    assert not {"native", "native_packages"} & environment.collect("cpu").keys()
+    by = "torch's cutedsl 4.5.2"
+    others = [Override("_fused_rms_norm", device, by, above=False) for device in ("cpu", "cuda")]
+    monkeypatch.setattr(fuseline, "status", lambda: Status((), overridden=tuple(others)))
+    monkeypatch.setattr(environment, "version", {"nvidia-cutlass-dsl": "4.5.2"}.get)
+    monkeypatch.setenv("TORCH_NATIVE_SKIP_VERSION_CHECK", "1")
+    monkeypatch.setenv("TORCH_DISABLE_NATIVE_JIT", "0")
+    facts = environment.collect("cpu")
+    assert facts["native"] == [f"aten::_fused_rms_norm by {by}"]
+    assert facts["native_packages"] == {"nvidia-cutlass-dsl": "4.5.2"}
+    names = {"TORCH_NATIVE_SKIP_VERSION_CHECK", "TORCH_DISABLE_NATIVE_JIT"}
+    assert names <= facts["variables"].keys()
 
 
 def test_a_missing_binary_is_named_with_cause_and_remedy(monkeypatch: Any) -> None:
