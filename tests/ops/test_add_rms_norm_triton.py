@@ -13,6 +13,7 @@ from ops.without_a_gpu import (  # noqa: E402
     recorder,
     resources,
     run_in_interpreter,
+    spills,
 )
 
 from fuseline.ops.add_rms_norm import impl_triton  # noqa: E402
@@ -50,7 +51,7 @@ def test_compiles_for_hopper(n, dtype, tmp_path):
             print(f"{kernel.__name__} {n} {meta}: {registers} registers, {stack} B, {shared} B")
             assert registers * 32 * meta["num_warps"] <= 65536
             assert shared <= SHARED_BYTES
-            assert stack == 0 or n > NO_SPILLS[dtype]
+            assert not spills(stack) or n > NO_SPILLS[dtype]
 
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")

@@ -13,6 +13,7 @@ from ops.without_a_gpu import (  # noqa: E402
     recorder,
     resources,
     run_in_interpreter,
+    spills,
 )
 
 from fuseline.ops.attention import impl_triton, impl_unfused  # noqa: E402
@@ -54,7 +55,7 @@ def test_compiles_for_hopper_to_its_tensor_cores(d, tmp_path):
         registers, stack = resources(compiled, tmp_path)
         shared = compiled.metadata.shared
         print(f"{kernel.__name__} {meta}: {registers} registers, {stack} B, {shared} B shared")
-        assert stack < 256
+        assert not spills(stack, 255)
         assert shared <= HOPPERS_SHARED
         assert ("wgmma" in compiled.asm["ptx"]) == ("BLOCK_M" in meta)
 
@@ -87,7 +88,7 @@ def test_scores_in_memory_are_read_by_packs(keys, mask, tmp_path, monkeypatch):
         assert "ld.global.v4" in compiled.asm["ptx"]
         registers, stack = resources(compiled, tmp_path)
         print(f"{kernel.__name__} {meta}: {registers} registers, {stack} B")
-        assert not stack
+        assert not spills(stack)
 
 
 @compiles

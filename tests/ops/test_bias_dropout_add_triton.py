@@ -12,6 +12,7 @@ from ops.without_a_gpu import (  # noqa: E402
     recorder,
     resources,
     run_in_interpreter,
+    spills,
 )
 
 from fuseline.ops.bias_dropout_add import impl_triton  # noqa: E402
@@ -38,7 +39,7 @@ def test_compiles_for_hopper_to_wide_accesses_without_a_spill(layout, dtype, dro
     shared = compiled.metadata.shared
     print(f"{kernel.__name__} {meta}: {registers} registers, {stack} B, {shared} B shared")
     assert registers * 32 * meta["num_warps"] <= 65536
-    assert stack == 0
+    assert not spills(stack)
     accesses = [word for word in compiled.asm["ptx"].split() if word.startswith("ld.global")]
     assert accesses
     assert all(".v4.b32" in access for access in accesses)
@@ -62,4 +63,4 @@ def test_backward_and_odd_layouts_compile_for_hopper(tmp_path):
     assert len(seen) == 6
     for launched in seen:
         _, stack = resources(compile_for_hopper(*launched), tmp_path)
-        assert stack == 0
+        assert not spills(stack)

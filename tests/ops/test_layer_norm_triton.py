@@ -12,6 +12,7 @@ from ops.without_a_gpu import (  # noqa: E402
     recorder,
     resources,
     run_in_interpreter,
+    spills,
 )
 
 from fuseline.ops.layer_norm import impl_triton  # noqa: E402
@@ -46,7 +47,7 @@ def test_compiles_for_hopper_without_a_spill(n, dtype, tmp_path):
         print(f"{kernel.__name__} {n} {dtype} {meta}: {registers} registers, {stack} B, {shared} B")
         assert registers * 32 * meta["num_warps"] <= 65536
         assert shared <= SHARED_BYTES
-        assert stack == 0
+        assert not spills(stack)
 
 
 @pytest.mark.skipif(triton.knobs.runtime.interpret, reason="TRITON_INTERPRET is set")

@@ -16,6 +16,7 @@ from ops.without_a_gpu import (  # noqa: E402
     recorder,
     resources,
     run_in_interpreter,
+    spills,
 )
 
 from fuseline.core.products.triton import Triton  # noqa: E402
@@ -50,7 +51,7 @@ def fits(kernel: Any, args: Any, meta: Any, programs: int, folder: Any) -> str:
     registers, stack = resources(compiled, folder)
     shared = compiled.metadata.shared
     print(f"{meta}: {registers} registers, {stack} B of stack, {shared} B shared")
-    assert stack == 0
+    assert not spills(stack)
     assert programs * registers * 32 * meta["num_warps"] <= 65536
     assert programs * (shared + 1024) <= 228 * 1024
     return compiled.asm["ptx"]
