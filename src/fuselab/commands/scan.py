@@ -45,6 +45,7 @@ def run(
     paths.check_file("--suite", suite)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / SUITE).unlink(missing_ok=True)  # of an earlier scan
     chosen = select.device_of(device)
     how = How(chosen, precision, timeout, compiled)
     with device_lock(chosen):
