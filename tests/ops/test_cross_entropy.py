@@ -311,3 +311,54 @@ def test_logits_that_cannot_be_written_over_are_refused() -> None:
         loss, *saved = OPS._cross_entropy_fwd(logits, target, None, *how)
         with pytest.raises(RuntimeError, match=r"logits has strides .*, expected rows"):
             OPS._cross_entropy_bwd_(loss, logits, target, None, *saved, *how)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_backward_writes_over_logits_where_it_is_permitted(reduction: str, device: str) -> None:
+    wide = torch.randn(33, 257, device=device, dtype=torch.float64)
+    hidden, target = wide.bfloat16().requires_grad_(), torch.randint(257, (33,), device=device)
+    places: list[int] = []
+
+    def through(**how: Any) -> tuple[Tensor, Tensor, int]:
+        logits = hidden * 2
+        logits.register_hook(lambda grad: places.append(grad.data_ptr()))
+        loss = fuseline.cross_entropy(logits, target, reduction=reduction, softcap=5.0, **how)
+        return *both(loss, hidden), logits.data_ptr()
+
+    loss, grad, place = through(inplace_backward=True)
+    wanted_loss, wanted, other = through()
+    assert torch.equal(loss, wanted_loss)
+    assert torch.equal(grad, wanted)
+    assert places[0] == place
+    assert places[1] != other
+
+
+def test_backward_writes_over_no_leaf_no_gaps_and_nothing_that_is_traced() -> None:
+    leaf, target = drawn((5, 9))
+    before = leaf.detach().clone()
+    fuseline.cross_entropy(leaf, target, inplace_backward=True).backward()
+    assert torch.equal(leaf, before)
+    gaps = (leaf * 2)[:, :7]
+    fuseline.cross_entropy(gaps, target % 7, inplace_backward=True).backward()
+    assert torch.equal(gaps, 2 * before[:, :7])
+
+    def loss(x: Tensor) -> Tensor:
+        return fuseline.cross_entropy(x * 2, target, inplace_backward=True)
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for wanted, got in zip(both(loss(leaf), leaf), both(compiled(leaf), leaf), strict=True):
+        assert torch.equal(wanted, got)
+    torch.autograd.gradgradcheck(loss, leaf.detach().double().requires_grad_())
+
+
+def test_logits_that_others_saved_are_not_written_over_in_silence() -> None:
+    leaf, target = drawn((5, 9))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        fuseline.cross_entropy(leaf.tanh(), target, inplace_backward=True).backward()
+    loss = fuseline.cross_entropy(leaf * 2, target, inplace_backward=True)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with pytest.raises(ValueError, match="target has shape"):
+        fuseline.cross_entropy(leaf * 2, target[:3], inplace_backward=True)

@@ -85,6 +85,37 @@ def test_any_layout_and_tables_of_any_kind(
             assert torch.equal(found[0][0], want[0][0])
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("d", "pairs"), [(128, 64), (96, 8), (10, 3)])
+def test_tables_for_both_of_a_pair(
+    d: int, pairs: int, dtype: torch.dtype, interleaved: bool, device: str
+) -> None:
+    q, k, cos, sin = problem(tokens=6, d=d, pairs=pairs, device=device, dtype=dtype)
+    alike = [t.unsqueeze(1).expand(-1, 2, -1)[None] for t in (cos, sin)]
+    for got, want in zip(
+        fuseline.rope(q, k, *alike, interleaved), fuseline.rope(q, k, cos, sin, interleaved),
+        strict=True,
+    ):  # fmt: skip
+        assert torch.equal(got, want)
+    both = [torch.randn(2, 6, 2, pairs, device=device).to(dtype) for _ in "cs"]
+    leaves, dys = [q.requires_grad_(), k.requires_grad_()], [torch.randn_like(t) for t in (q, k)]
+    results = []
+    for tables in (both, [t.mT.contiguous().mT for t in both]):
+        made = fuseline.rope(*leaves, *tables, interleaved)
+        results.append((*made, *torch.autograd.grad(made, leaves, dys)))
+    wide = [t.detach().double() for t in leaves]
+    exact = reference(*(t.requires_grad_() for t in wide), *(t.double() for t in both), interleaved)
+    wanted = (*exact, *torch.autograd.grad(exact, wide, [t.double() for t in dys]))
+    for got, again, want in zip(*results, wanted, strict=True):
+        assert torch.equal(got, again)
+        eps = torch.finfo(dtype).eps
+        torch.testing.assert_close(
+            got.double(), want, rtol=eps, atol=4 * eps * float(want.detach().std())
+        )
+
+
 @pytest.mark.parametrize("interleaved", [False, True])
 def test_gradients_rotate_back(interleaved: bool) -> None:
     q, k, cos, sin = problem()
@@ -108,9 +139,13 @@ def test_one_gradient_alone() -> None:
     assert not both[1].any()
 
 
+@pytest.mark.parametrize("both", [False, True])
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_gradients_of_every_order(interleaved: bool) -> None:
-    inputs = [t.requires_grad_() for t in problem(tokens=2, d=6, pairs=2)]
+def test_gradients_of_every_order(interleaved: bool, both: bool) -> None:
+    q, k, *tables = problem(tokens=2, d=6, pairs=2)
+    if both:
+        tables = [torch.randn(2, 2, 2, 2, dtype=torch.float64) for _ in "cs"]
+    inputs = [t.requires_grad_() for t in (q, k, *tables)]
 
     def call(*given: Tensor) -> tuple[Tensor, Tensor]:
         return fuseline.rope(*given, interleaved)
@@ -166,9 +201,10 @@ def test_compiled_without_a_break(interleaved: bool) -> None:
     "in_dims", [(0, 0, 0, 0), (0, 0, None, None), (0, None, 0, 0), (1, 2, 0, 1)]
 )
 def test_under_vmap(in_dims: tuple[int | None, ...]) -> None:
-    """Tables of each element, or of all; of each batch, too."""
+    """Tables of each element, or of all; of each batch, and for both of a pair, too."""
     given = problem(3, dtype=torch.float32)
-    for tables in (given[2:], [t[:, None].expand(-1, 2, -1, -1) for t in given[2:]]):
+    of_batch = [t[:, None].expand(-1, 2, -1, -1) for t in given[2:]]
+    for tables in (given[2:], of_batch, [torch.stack((t, -t), -2) for t in of_batch]):
         all_of = (*given[:2], *tables)
         moved = [
             t[0] if dim is None else t.movedim(0, dim)
@@ -190,4 +226,5 @@ def test_each_instruction_set(isa: str) -> None:
     code += "        for sizes in ((3, 128, 64), (2, 150, 72), (5, 10, 3)):\n"
     code += "            t.test_any_layout_and_tables_of_any_kind(\n"
     code += "                *sizes, dtype, interleaved, 'cpu')\n"
+    code += "            t.test_tables_for_both_of_a_pair(*sizes[1:], dtype, interleaved, 'cpu')\n"
     for_instruction_set(isa, code)

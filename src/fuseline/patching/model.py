@@ -19,6 +19,7 @@ from fuseline.patching.pairs.find import ALREADY, Pairs
 from fuseline.patching.pairs.holder import Holder
 from fuseline.patching.proof import Proof, prove
 from fuseline.patching.report import Calls, PatchStatus, Report
+from fuseline.patching.rotary import Rotaries
 from fuseline.patching.serving import (
     Serving,
     Watched,
@@ -49,6 +50,9 @@ def patch(model: Module, impl: str = "auto") -> Report:
            them for both, as in transformers' Llama, Gemma and Phi-3; proven as chains are.
            Losses, by cross_entropy: the loss function of a transformers model, if it is that of the
            next label each, as ForCausalLMLoss; loss and gradient are compared with fp64.
+           Rotary embeddings, by rope: attention of transformers' models whose forward calls the
+           global apply_rotary_pos_emb of its file, a function of q, k, cos and sin that is compared
+           with fp64. The module runs its own forward in which that name alone is another.
     impl   as in rms_norm and, where there is one of the name, in conv_bn and matmul_add_gelu; with
            "auto" calls that torch computes as fast (on a CPU: layer norms, conv_bn, GELU where a
            gradient is wanted), or may (conv_bn on a GPU, not measured), are left to it. The report
@@ -56,12 +60,12 @@ def patch(model: Module, impl: str = "auto") -> Report:
 
     Calls of a kind that was not shown to give the same, of a tensor subclass, of another dtype than
     the weight's, or after a change of an attribute or of the class go to the module's own forward,
-    as do those of a chain in compiled code or while one of its modules has a hook:
-    fuseline.patch_status counts both. Globals that a forward reads are not watched, and x must not
-    be written to before backward, as with torch.nn.LayerNorm. A model that moves to another kind of
-    device is to be patched there. Parameters, buffers, hooks, names, device and the state dict stay
-    as they are, and a module is still an instance of its class; calls in other threads stay right
-    meanwhile. `unpatch` undoes it.
+    as do those of a chain or a rotary embedding in compiled code, or of a chain while one of its
+    modules has a hook: fuseline.patch_status counts both. Globals that a forward reads are not
+    watched, and x must not be written to before backward, as with torch.nn.LayerNorm. A model that
+    moves to another kind of device is to be patched there. Parameters, buffers, hooks, names,
+    device and the state dict stay as they are, and a module is still an instance of its class;
+    calls in other threads stay right meanwhile. `unpatch` undoes it.
     Raises TypeError (model) or ValueError (impl).
     """
     if not isinstance(model, Module):
@@ -134,6 +138,7 @@ class _Patch:
             install(module, found)
             replaced.append((name, kind))
             partly += [(name, kind, why) for why in found.missing]
+        self._rotary(replaced, kept)
         for name, module in list(self.model.named_modules()):
             self._loss(name, module, replaced, kept)
         return Report(tuple(replaced), (*kept, *pairs.kept), tuple(partly))
@@ -152,6 +157,19 @@ class _Patch:
                 partly += [(name, kind, why) for why in found.missing]
             elif found is not None:
                 kept.append((name, kind, found))
+
+    def _rotary(self, replaced: list[Any], kept: list[Any]) -> None:
+        """Have the rotary embeddings of attention served, or note why not."""
+        rotaries = Rotaries(self.impl)
+        for name, module in list(self.model.named_modules()):
+            found, kind = rotaries.serving(module), own_class(module).__name__
+            if isinstance(found, str):
+                kept.append((name, kind, found))
+            elif found is not None and found.still(vars(module).get("_fuseline")):
+                kept.append((name, kind, ALREADY))
+            elif found is not None:
+                install(module, found)
+                replaced.append((name, kind))
 
     def _loss(self, name: str, module: Any, replaced: list[Any], kept: list[Any]) -> None:
         """Have a model's loss served, or note why not."""

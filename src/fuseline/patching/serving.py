@@ -48,11 +48,24 @@ class Watched:
         self.served = 0
         self.own: dict[str, int] = {}
 
-    def run(self, module: Any, made: Any, x: Any) -> Any:
-        """Return the result for x, or as a str why it is left to the module's own forward.
+    def call(self, module: Any, made: Any, args: Any, kwargs: Any) -> Any:
+        """Return the result, or as a str why it is left to the module's own forward; count it.
 
         made: the class that the module had when it was called; another thread may end that.
         """
+        compiling = is_compiling()
+        if len(args) != 1 or kwargs:
+            y: Any = "called with more than one positional argument"
+        elif not compiling and _tracing() is not None:
+            y = "torch.jit traces"
+        else:
+            y = self.run(module, made, args[0])
+        if not compiling:
+            self.count(y if isinstance(y, str) else None)
+        return y
+
+    def run(self, module: Any, made: Any, x: Any) -> Any:
+        """Return the result for x alone, or why not."""
         raise NotImplementedError
 
     def changed(self, module: Any, made: Any) -> str | None:
@@ -191,17 +204,8 @@ def patched_class(own: Any) -> Any:
         # A method that was bound before unpatch comes here too, when the class is ours no longer.
         serving: Watched | None = getattr(self, "_fuseline", None)
         if serving is not None:
-            compiling = is_compiling()
-            if len(args) != 1 or kwargs:
-                y: Any = "called with more than one positional argument"
-            elif not compiling and _tracing() is not None:
-                y = "torch.jit traces"
-            else:
-                y = serving.run(self, made, args[0])
-            why = y if isinstance(y, str) else None
-            if not compiling:
-                serving.count(why)
-            if why is None:
+            y = serving.call(self, made, args, kwargs)
+            if not isinstance(y, str):
                 return y
         return own.forward(self, *args, **kwargs)
 

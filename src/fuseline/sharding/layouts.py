@@ -171,6 +171,7 @@ LAYOUTS = {
         ("q", "k"),
         ("q", "k"),
         sharded="b h t",
+        when=lambda given: given["cos"].ndim < 4,
     ),
     "matmul_add": _PRODUCT,
     "matmul_relu": replace(_PRODUCT, gradients=("a", "b")),

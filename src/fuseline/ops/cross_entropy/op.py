@@ -8,13 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core import arguments, contract, native, operator
 from fuseline.core.batching import (
     move_batch_dim_to_front,
     move_weight_batch_to_front,
     unbatched,
 )
+from fuseline.core.variant import applied, guarded
 from fuseline.ops.cross_entropy import impl_eager
 from fuseline.primitives.rms import statistics_dtype
 
@@ -22,6 +24,8 @@ _NAME = "cross_entropy"
 _REDUCTIONS = ("none", "mean", "sum")
 _TARGETS = (torch.int64, torch.int32)
 _MOST_CLASSES = 2**31 - 1
+_OPS = torch.ops.fuseline
+_OVER = "_cross_entropy_bwd_"
 Results = tuple[Tensor, Tensor, Tensor]
 
 
@@ -35,6 +39,7 @@ def cross_entropy(
     z_loss: float = 0.0,
     softcap: float | None = None,
     impl: str = "auto",
+    inplace_backward: bool = False,
 ) -> Tensor:
     """Return the cross-entropy of rows of logits and the indices of their classes.
 
@@ -54,6 +59,9 @@ def cross_entropy(
     softcap          finite, positive; None: none.
     impl             "auto", or one of "cuda", "cpu", "eager" (torch's own, which makes fp32 copies
                      of half types).
+    inplace_backward  permit backward to write the gradient over the logits, which saves their size
+                     of memory. It does so in eager code, of contiguous logits that are the result
+                     of an operation; whoever else saved them for backward is refused by autograd.
 
     Returns a scalar or, for "none", the target's shape; float32 (float64 for float64), in which all
     is computed: torch's result for logits.float(). The gradient of logits is contiguous and of
@@ -66,6 +74,8 @@ def cross_entropy(
     """
     how = (ignore_index, reduction, label_smoothing, z_loss, softcap)
     args = (logits, target, weight, *how)
+    if inplace_backward and _may_write_over(logits, impl):
+        return _writing_over(*operator.admitted(validate, *args))  # type: ignore[no-any-return]
     loss: Tensor = operator.call(SELECTOR, validate, cross_entropy, impl, *args)
     return loss
 
@@ -268,6 +278,26 @@ def _weights_of(target: Tensor, weight: Tensor | None, ignore_index: int, losses
     return torch.where(kept, own, 0.0)
 
 
+def _may_write_over(logits: Tensor, impl: str) -> bool:
+    """Whether the binary's backward can give its result in the place of the logits."""
+    if is_compiling() or type(logits) is not Tensor or impl not in ("auto", logits.device.type):
+        return False
+    made = logits.requires_grad and not logits.is_leaf and logits.is_contiguous()
+    return made and native.why_no_kernel(f"fuseline::{_OVER}", logits.device.type) is None
+
+
+def _fwd(*args: Any) -> Results:
+    made: Results = _OPS._cross_entropy_fwd(*args)
+    return made
+
+
+def _bwd_over(dloss: Tensor, logits: Tensor, *rest: Any) -> Tensor:
+    over = logits.detach()
+    getattr(_OPS, _OVER)(dloss, over, *rest)
+    torch.autograd.graph.increment_version(logits)  # below autograd nothing counts it
+    return over
+
+
 CONTRACT = contract.Contract(
     name=_NAME,
     args=(
@@ -295,3 +325,8 @@ def _eager(logits: Tensor, target: Tensor, weight: Tensor | None, *how: Any) -> 
 
 
 SELECTOR = contract.implementations(CONTRACT, None, _eager)
+
+assert CONTRACT.function is not None
+_writing_over = guarded(
+    _OPS.cross_entropy, _OPS._cross_entropy, applied(CONTRACT.function(_fwd, _bwd_over))
+)

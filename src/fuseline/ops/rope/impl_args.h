@@ -32,13 +32,15 @@ inline void check_tables(const Tensor& cos, const Tensor& sin, const Tensor& q,
   args.check_kind_or_float("cos", cos, q);
   const int64_t dims = cos.dim();
   const auto sizes = cos.sizes();
-  bool fits = dims == 2 || dims == 3;
-  fits = fits && sizes[dims - 2] == q.sizes()[2] && sizes[dims - 1] >= 1 &&
+  bool fits = dims >= 2 && dims <= 4 && (dims < 4 || sizes[2] == 2);
+  fits = fits && sizes[dims == 2 ? 0 : 1] == q.sizes()[2] && sizes[dims - 1] >= 1 &&
          2 * sizes[dims - 1] <= q.sizes()[3];
   fits = fits && (dims == 2 || sizes[0] == 1 || sizes[0] == q.sizes()[0]);
-  STD_TORCH_CHECK(fits, "rope: cos has shape ", to_string(sizes),
-                  ", expected (tokens, pairs) or (batch, tokens, pairs) of 1 to d / 2 pairs, for ",
-                  names.q, " of shape ", to_string(q.sizes()));
+  STD_TORCH_CHECK(
+      fits, "rope: cos has shape ", to_string(sizes),
+      ", expected (tokens, pairs), (batch, tokens, pairs) or (batch, tokens, 2, pairs) of "
+      "1 to d / 2 pairs, for ",
+      names.q, " of shape ", to_string(q.sizes()));
   NormArgs{"rope", "cos"}.check_twin("sin", sin, cos);
 }
 
@@ -53,11 +55,20 @@ inline Tensor table_for(const Tensor& q, const Tensor& table) {
   return q.scalar_type() == ScalarType::Double ? as(table, ScalarType::Double) : table;
 }
 
-// How far apart a table has batches, tokens and pairs; one for all batches has them 0 apart.
-inline std::array<int64_t, 3> table_steps(const Tensor& t) {
+// Where a table has its numbers: from `first` on, `steps` apart by batch, token, element of a pair
+// and pair. One for all batches, or for both elements, has them 0 apart.
+struct Table {
+  int64_t first, steps[4];
+};
+
+// `swapped`: of a pair the second element first, as the sines turn back.
+inline Table table_of(const Tensor& t, bool swapped) {
   const auto steps = t.strides();
-  const bool shared = t.dim() == 2 || t.sizes()[0] == 1;
-  return {shared ? 0 : steps[0], steps[t.dim() - 2], steps[t.dim() - 1]};
+  const int64_t dims = t.dim(), apart = dims == 4 ? steps[2] : 0;
+  const bool shared = dims == 2 || t.sizes()[0] == 1;
+  return {
+      swapped ? apart : 0,
+      {shared ? 0 : steps[0], steps[dims == 2 ? 0 : 1], swapped ? -apart : apart, steps[dims - 1]}};
 }
 
 }  // namespace fuseline::rope

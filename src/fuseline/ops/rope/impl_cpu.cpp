@@ -25,6 +25,11 @@ Heads heads_of(const Tensor& x, const Tensor& y) {
   return of;
 }
 
+const void* numbers_of(const Tensor& t, const Table& at) {
+  return static_cast<const char*>(t.const_data_ptr()) +
+         at.first * static_cast<int64_t>(t.element_size());
+}
+
 std::tuple<Tensor, Tensor> rotated(const Tensor& q, const Tensor& k, const Tensor& cos,
                                    const Tensor& sin, bool interleaved, bool back) {
   const Tensor xs[] = {in_rows(q), in_rows(k)};
@@ -34,10 +39,11 @@ std::tuple<Tensor, Tensor> rotated(const Tensor& q, const Tensor& k, const Tenso
   const auto sizes = q.sizes();
   Rotation r{};
   for (int i = 0; i < 2; ++i) r.of[i] = heads_of(xs[i], ys[i]);
-  r.cos = tables[0].const_data_ptr();
-  r.sin = tables[1].const_data_ptr();
-  std::copy_n(table_steps(tables[0]).data(), 2, r.cos_strides);
-  std::copy_n(table_steps(tables[1]).data(), 2, r.sin_strides);
+  const Table of_cos = table_of(tables[0], false), of_sin = table_of(tables[1], back);
+  r.cos = numbers_of(tables[0], of_cos);
+  r.sin = numbers_of(tables[1], of_sin);
+  std::copy_n(of_cos.steps, 3, r.cos_strides);
+  std::copy_n(of_sin.steps, 3, r.sin_strides);
   r.tokens = sizes[2];
   r.d = sizes[3];
   r.pairs = cos.sizes()[cos.dim() - 1];

@@ -15,13 +15,13 @@ struct Heads {
   int64_t x_strides[3], y_strides[3];
 };
 
-// Tables have an angle for each pair; their strides are of batch and token.
+// The strides of tables are of batch, token and element of a pair.
 struct Rotation {
   Heads of[2];
   const void *cos, *sin;
-  int64_t cos_strides[2], sin_strides[2];
+  int64_t cos_strides[3], sin_strides[3];
   int64_t tokens, pairs, d;
-  bool interleaved, back;  // back: by the angles' negatives
+  bool interleaved, back;  // back: by the negative sines
 };
 
 // Tokens [first, last) of all batches.

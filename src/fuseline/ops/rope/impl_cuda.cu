@@ -15,11 +15,12 @@ Heads<T> heads_of(const Tensor& x, const Tensor& y) {
 }
 
 template <typename C>
-Tables<C> tables_of(const Tensor& cos, const Tensor& sin) {
-  Tables<C> of{static_cast<const C*>(cos.const_data_ptr()),
-               static_cast<const C*>(sin.const_data_ptr())};
-  std::copy_n(table_steps(cos).data(), 3, of.cos_steps);
-  std::copy_n(table_steps(sin).data(), 3, of.sin_steps);
+Tables<C> tables_of(const Tensor& cos, const Tensor& sin, bool back) {
+  const Table of_cos = table_of(cos, false), of_sin = table_of(sin, back);
+  Tables<C> of{static_cast<const C*>(cos.const_data_ptr()) + of_cos.first,
+               static_cast<const C*>(sin.const_data_ptr()) + of_sin.first};
+  std::copy_n(of_cos.steps, 4, of.cos_steps);
+  std::copy_n(of_sin.steps, 4, of.sin_steps);
   return of;
 }
 
@@ -36,7 +37,8 @@ void rotate(const Tensor& q, const Tensor& k, const Tensor& cos, const Tensor& s
   Problem<T, C> a{};
   a.of[0] = heads_of<T>(q, q_to);
   a.of[1] = heads_of<T>(k, k_to);
-  a.tables = tables_of<C>(cos, sin);
+  a.tables = tables_of<C>(cos, sin, back);
+  a.both = cos.dim() == 4;
   a.heads[0] = counted(sizes[1]);
   a.heads[1] = counted(k.sizes()[1]);
   a.batches = counted(sizes[0]);

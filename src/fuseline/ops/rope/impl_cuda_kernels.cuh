@@ -17,11 +17,11 @@ struct Heads {
   int64_t x_steps[4], y_steps[4];
 };
 
-// Tables, which have an angle for each pair, by batch, token and pair.
+// Tables, by batch, token, element of a pair and pair.
 template <typename C>
 struct Tables {
   const C *cos, *sin;
-  int64_t cos_steps[3], sin_steps[3];
+  int64_t cos_steps[4], sin_steps[4];
 };
 
 template <typename T, typename C>
@@ -30,24 +30,24 @@ struct Problem {
   Tables<C> tables;
   unsigned heads[2], batches, tokens;
   unsigned pairs, rest;      // of a row: the columns behind the pairs are copied
-  bool back;                 // by the angles' negatives
+  bool back, both;           // by the negative sines; tables have numbers for both of a pair
   unsigned blocks, rotated;  // of a token; packs of pairs
   Divider packs;             // of a row
 };
 
-// Values of pairs, in two packs as a row has them.
+// Values of pairs, in two packs as a row has them, by tables for the first and the second of each.
 template <bool INTERLEAVED, typename S, int VEC>
 __device__ __forceinline__ void turn(Values<S, VEC>& a, Values<S, VEC>& b,
-                                     const Values<S, VEC>& cos, const Values<S, VEC>& sin,
+                                     const Values<S, VEC> (&cos)[2], const Values<S, VEC> (&sin)[2],
                                      bool back) {
   const auto at = [&](int i) -> S& { return i < VEC ? a.v[i] : b.v[i - VEC]; };
 #pragma unroll
   for (int i = 0; i < VEC; ++i) {
     S& first = at(INTERLEAVED ? 2 * i : i);
     S& second = at(INTERLEAVED ? 2 * i + 1 : VEC + i);
-    const S c = cos.v[i], s = back ? -sin.v[i] : sin.v[i], x = first;
-    first = fma(x, c, -(second * s));
-    second = fma(second, c, x * s);
+    const S x = first, s = sin[0].v[i], t = sin[1].v[i];
+    first = fma(x, cos[0].v[i], -(second * (back ? -s : s)));
+    second = fma(second, cos[1].v[i], x * (back ? -t : t));
   }
 }
 
@@ -75,17 +75,19 @@ __global__ void __launch_bounds__(kThreads) rotate_kernel(const __grid_constant_
     return store<T, VEC>(out(column), load<T, VEC>(in(column)));
   }
   const unsigned pair = pack_index * VEC;
-  const auto table = [&](const C* t, const int64_t (&steps)[3]) {
-    t += times(batch, steps[0]) + times(token, steps[1]) + times(pair, steps[2]);
-    return load<C, VEC>(t);
+  const auto table = [&](const C* t, const int64_t (&steps)[4], Values<S, VEC>(&of)[2]) {
+    t += times(batch, steps[0]) + times(token, steps[1]) + times(pair, steps[3]);
+    of[0] = of[1] = unpack<S>(load<C, VEC>(t));
+    if (a.both) of[1] = unpack<S>(load<C, VEC>(t + steps[2]));
   };
   const unsigned one = INTERLEAVED ? 2 * pair : pair;
   const unsigned two = INTERLEAVED ? one + VEC : a.pairs + pair;
   const Pack<T, VEC> ones = load<T, VEC>(in(one)), twos = load<T, VEC>(in(two));
-  const auto cos = table(a.tables.cos, a.tables.cos_steps);
-  const auto sin = table(a.tables.sin, a.tables.sin_steps);
+  Values<S, VEC> cos[2], sin[2];
+  table(a.tables.cos, a.tables.cos_steps, cos);
+  table(a.tables.sin, a.tables.sin_steps, sin);
   auto first = unpack<S>(ones), other = unpack<S>(twos);
-  turn<INTERLEAVED>(first, other, unpack<S>(cos), unpack<S>(sin), a.back);
+  turn<INTERLEAVED>(first, other, cos, sin, a.back);
   store<T, VEC>(out(one), pack<T>(first));
   store<T, VEC>(out(two), pack<T>(other));
 }
@@ -104,8 +106,8 @@ bool in_packs(const Problem<T, C>& a) {
     lie(of.x, of.x_steps, 3);
     lie(of.y, of.y_steps, 3);
   }
-  lie(a.tables.cos, a.tables.cos_steps, 2);
-  lie(a.tables.sin, a.tables.sin_steps, 2);
+  lie(a.tables.cos, a.tables.cos_steps, 3);
+  lie(a.tables.sin, a.tables.sin_steps, 3);
   return whole;
 }
 

@@ -10,7 +10,9 @@ def rope(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Return q and k with their pairs rotated: x * cos + rotate_half(x) * sin."""
-    if interleaved:
+    if cos.dim() == 4:
+        cos, sin = ((t.mT if interleaved else t).flatten(-2) for t in (cos, sin))
+    elif interleaved:
         cos, sin = cos.repeat_interleave(2, dim=-1), sin.repeat_interleave(2, dim=-1)
     else:
         cos, sin = torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)

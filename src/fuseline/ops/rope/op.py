@@ -31,9 +31,11 @@ def rope(
 
     q            (batch, heads, tokens, d), float64, float32, float16 or bfloat16; any layout.
     k            as q, with any number of heads.
-    cos, sin     (tokens, P) or (batch, tokens, P), batch may be 1, 2 * P <= d; q's dtype or float32
-                 and q's device; any layout. Of tables of width 2 * P, whose halves repeat, the
-                 first: cos[..., :P].
+    cos, sin     (tokens, P), (batch, tokens, P) or (batch, tokens, 2, P), batch may be 1, 2 * P <=
+                 d; q's dtype or float32 and q's device; any layout. Of four dimensions they have
+                 numbers for a and for b: y, z = a * cos[0] - b * sin[0], b * cos[1] + a * sin[1].
+                 So tables of width 2 * P as transformers' have them are cos.unflatten(-1, (2, P))
+                 or, where their halves repeat, cos[..., :P].
     interleaved  whether pairs are neighbours, (0, 1), (2, 3), ..., as in GPT-J, or else a half
                  apart, (0, P), (1, P + 1), ..., as in Llama.
     impl         "auto", or one of "cuda", "cpu", "eager" (the plain formula, which rounds thrice).
@@ -76,11 +78,13 @@ def validate(
         )
     arguments.require_like_or_float(_NAME, "cos", cos, q, own)
     batch, _, tokens, d = q.shape
-    fits = cos.dim() in (2, 3) and cos.shape[-2] == tokens and 1 <= cos.shape[-1] <= d // 2
-    if not fits or (cos.dim() == 3 and cos.shape[0] not in (1, batch)):
+    shape = tuple(cos.shape)
+    fits = len(shape) in (2, 3) or (len(shape) == 4 and shape[2] == 2)
+    fits = fits and shape[-2 if len(shape) == 2 else 1] == tokens and 1 <= shape[-1] <= d // 2
+    if not fits or (len(shape) > 2 and shape[0] not in (1, batch)):
         raise ValueError(
-            f"{_NAME}: cos has shape {tuple(cos.shape)}, expected (tokens, pairs) or "
-            f"(batch, tokens, pairs) of 1 to d / 2 pairs, for {own} of shape {tuple(q.shape)}"
+            f"{_NAME}: cos has shape {shape}, expected (tokens, pairs), (batch, tokens, pairs) or "
+            f"(batch, tokens, 2, pairs) of 1 to d / 2 pairs, for {own} of shape {tuple(q.shape)}"
         )
     arguments.require_twin(_NAME, "sin", sin, cos, "cos")
     if not isinstance(interleaved, bool):
@@ -101,10 +105,16 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     n, wide = cos.shape[-1], torch.promote_types(x.dtype, torch.float32)
     turned = x[..., : 2 * n].to(wide)
     one, two = (turned[..., ::2], turned[..., 1::2]) if interleaved else turned.chunk(2, -1)
-    cos, sin = cos.to(wide).unsqueeze(-3), sin.to(wide).unsqueeze(-3)
-    pairs = one * cos - two * sin, two * cos + one * sin
+    (c, d), (s, t) = (_of_pairs(table.to(wide)) for table in (cos, sin))
+    pairs = one * c - two * s, two * d + one * t
     turned = torch.stack(pairs, -1).flatten(-2) if interleaved else torch.cat(pairs, -1)
     return torch.cat((turned.to(x.dtype), x[..., 2 * n :]), -1)
+
+
+def _of_pairs(table: Tensor) -> Pair:
+    """Return a table for the first and the second element of pairs, with a dimension of heads."""
+    first, second = table.unbind(-2) if table.dim() == 4 else (table, table)
+    return first.unsqueeze(-3), second.unsqueeze(-3)
 
 
 def decomposed(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Pair:
@@ -115,7 +125,7 @@ def decomposed(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
 
 def _rotated_back(dq: Tensor, dk: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Pair:
     """Return the gradients of q and k."""
-    return decomposed(dq, dk, cos, -sin, interleaved)
+    return decomposed(dq, dk, cos, -(sin.flip(-2) if sin.dim() == 4 else sin), interleaved)
 
 
 def _function(fwd: Callable[..., Any], bwd: Callable[..., Any]) -> type[torch.autograd.Function]:
@@ -164,8 +174,8 @@ def _vmap(op: Callable[..., Any]) -> Callable[..., Any]:
         own = front[0].shape[1]
         heads = (t.flatten(0, 1) for t in front[:2])
         tables = (
-            (t if t.dim() == 4 else t.unsqueeze(1)).expand(-1, own, -1, -1).flatten(0, 1)
-            for t in front[2:]
+            t.expand(-1, own, *t.shape[2:]).flatten(0, 1)
+            for t in (t if t.dim() > 3 else t.unsqueeze(1) for t in front[2:])
         )
         out = op(*heads, *tables, interleaved)
         return tuple(t.unflatten(0, (size, own)) for t in out), (0, 0)

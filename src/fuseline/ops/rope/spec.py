@@ -35,7 +35,7 @@ def _case(
     tables: str = "same",
 ) -> Case:
     """Return a case; shared: heads of k; tables: of the "same" dtype, of "float32", or of the same
-    for each "batch".
+    for each "batch", or for "both" elements of a pair.
     """
     name = f"{batch}x{heads}x{tokens}x{d}-{shared}k" + (f"-{pairs}pairs" if pairs else "")
     name += "-interleaved" * interleaved + f"-{tables}" * (tables != "same")
@@ -54,8 +54,8 @@ def _make_inputs(
         return random(batch, tokens, count, d).transpose(1, 2)
 
     batch, _, tokens, _ = case.args["q"]
-    lead = (batch,) if case.args["tables"] == "batch" else ()
-    angles = drawing(torch.float32, device, generator)(*lead, tokens, case.args["pairs"]) * 4
+    shape = {"batch": (batch, tokens), "both": (1, tokens, 2)}.get(case.args["tables"], (tokens,))
+    angles = drawing(torch.float32, device, generator)(*shape, case.args["pairs"]) * 4
     table_dtype = torch.float32 if case.args["tables"] == "float32" else dtype
     return {
         "q": heads(case.args["q"]),
@@ -113,6 +113,8 @@ _CHECK = (
     _case(3, 2, 1, 5, 34, "check", interleaved=True, tables="batch"),
     _case(1, 2, 2, 9, 160, "check", pairs=72, interleaved=True),
     _case(2, 5, 1, 33, 128, "check", interleaved=True, tables="float32"),
+    _case(2, 3, 1, 9, 64, "check", tables="both"),
+    _case(1, 2, 2, 5, 22, "check", pairs=9, interleaved=True, tables="both"),
 )
 
 SPEC = OpSpec(
