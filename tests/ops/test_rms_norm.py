@@ -375,10 +375,12 @@ def test_nan_and_inf_stay_in_their_rows(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_copies_are_made_only_where_no_row_stride_exists_and_are_counted(device: str) -> None:
+    # Every second element CUDA's kernels read where it is.
+    copied = {"transposed"} if device == "cuda" else {"transposed", "last_stride_2"}
     for name, x in _layouts(device).items():
         before = native.copies()
         fuseline.rms_norm(x, None, 1e-5)
-        assert native.copies() - before == (name in ("transposed", "last_stride_2")), name
+        assert native.copies() - before == (name in copied), name
 
 
 @pytest.mark.parametrize("device", DEVICES)
