@@ -241,7 +241,7 @@ def _sizes(heads: Any, dys: Any, tables: Any, interleaved: bool) -> list[Tensor]
     if cos.dim() == 3:
         cos, sin = (t.unsqueeze(-2).expand(-1, -1, 2, -1) for t in (cos, sin))
     signs = torch.tensor([[-1.0], [1.0]], device=cos.device, dtype=cos.dtype)
-    found = []
+    found: list[Tensor] = []
     for many, s in ((heads, sin), (dys, sin.flip(-2))):
         q, k = (t.nan_to_num().double().abs() for t in many)
         found += rope(q, k, cos, s * signs, interleaved, "eager")
