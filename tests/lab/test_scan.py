@@ -144,6 +144,25 @@ def test_a_script_that_fails_keeps_what_was_recorded(tmp_path: Path, capfd: Any)
     assert "in main" in capfd.readouterr().err  # the script's own traceback
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "ops"),
+    [
+        ("llama", {"rms_norm", "swiglu", "cross_entropy"}),
+        ("qwen3", {"rms_norm", "swiglu", "cross_entropy"}),
+        ("gpt2", {"softmax", "log_softmax"}),
+        ("bert", {"softmax", "log_softmax"}),
+        ("vit", {"log_softmax"}),
+    ],
+)
+def test_models_of_transformers(name: str, ops: set[str], tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    found = scanned(tmp_path, "of_transformers.py", name, options=("--no-apply",))
+    assert {one["op"] for one in found["served"] if one["way"] != "call"} >= ops
+    assert found["disagreement"] < 0.05
+    assert 0 < found["forecast"]["ms"] <= 1.05 * found["forecast"]["plain_ms"]
+
+
 @pytest.mark.parametrize(
     ("script", "words"),
     [("none.py", "it has no step"), ("missing.py", "expected a file")],
