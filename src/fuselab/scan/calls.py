@@ -69,10 +69,6 @@ def _cross_entropy(
     return "cross_entropy", {"logits": logits, "target": target, "weight": weight, **how}
 
 
-def _gelu(x: Array, *_: Any) -> tuple[str, Given] | None:
-    return None  # bias_gelu has a bias, a trace no word on `approximate`
-
-
 # What ATen's operators are among ours.
 ATEN: Mapping[str, Callable[..., tuple[str, Given] | None]] = {
     "aten::layer_norm": _layer_norm,
@@ -85,11 +81,6 @@ ATEN: Mapping[str, Callable[..., tuple[str, Given] | None]] = {
     "aten::_log_softmax": _softmax("log_softmax"),
     "aten::cross_entropy_loss": _cross_entropy,
 }
-
-
-def known(event: Event) -> bool:
-    """Return whether an event is a call of one of our operators, or of one that is among them."""
-    return event.name in ATEN or bool(_OURS.fullmatch(event.name))
 
 
 def implementation(event: Event, device: str) -> str:
