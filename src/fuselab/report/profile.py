@@ -155,7 +155,7 @@ def _facts(record: Record, limits: Limits) -> list[tuple[str, str]]:
         ("speedup", f"{text['speedup_vs_eager']} (eager / this)"),
         ("limit", f"{share}: {text['ceiling_gbps']} GB/s, {limits.mix or 'mix unknown'}"),
         *accuracy,
-        ("memory", ", ".join(f"{name} {size(record[key])}" for name, key in _MEMORY)),
+        ("memory", ", ".join(f"{m.title} {written(m, record[m.name])}" for m in _MEMORY)),
         (
             "compile",
             f"cold {_seconds(record['compile_cold_s'])}, warm {_seconds(record['compile_warm_s'])}",
@@ -274,4 +274,4 @@ _NAMES = {
     "cuda": ("kernel", "launches", "warp instructions"),
     "cpu": ("operator", "calls", "instructions of one thread"),
 }
-_MEMORY = (("peak", "peak_bytes"), ("buffers", "buffer_bytes"), ("ideal traffic", "ideal_bytes"))
+_MEMORY = [NAMED[name] for name in ("peak_bytes", "buffer_bytes", "ideal_bytes")]
