@@ -10,7 +10,7 @@ from typing import Any
 from fuselab import plugins, stats
 from fuselab.metric import Item, Metric
 from fuselab.model import Count, Measurement
-from fuselab.plugins import Given
+from fuselab.plugins import Given, Unfit
 
 
 def _own(name: str, meaning: str, unit: str = "", **shown: Any) -> Metric:
@@ -332,11 +332,15 @@ COUNTED = tuple(metric for metric in METRICS if metric.of is None)
 @cache
 def plugged() -> Mapping[Hashable, Given[Metric]]:
     """Return the metrics of plug-ins by name; those without `collect` are refused."""
-    found = plugins.load(plugins.METRICS, Metric, attrgetter("name"), NAMED)
-    for given in found.values():
-        if given.value.collect is None:
-            plugins.refuse(given.entry, "collect: got None, expected a function")
-    return {name: given for name, given in found.items() if given.value.collect}
+
+    def name(metric: Metric) -> str:
+        if not metric.name.isidentifier():
+            raise Unfit(f"name: got {metric.name!r}, expected a word of letters, digits and _")
+        if not callable(metric.collect):
+            raise Unfit(f"collect: got {metric.collect!r}, expected a function")
+        return metric.name
+
+    return plugins.load(plugins.METRICS, Metric, name, NAMED)
 
 
 def known(name: str, unit: str = "") -> Metric:

@@ -10,7 +10,8 @@ from fuselab import stats
 from fuselab.model import Measurement, Status
 from fuselab.plan import HOST
 
-_FORMS = {"us": "us", "byte": "bytes", "sector": "si", "instruction": "si", "flop": "si"}
+FORMS = ("us", "bytes", "si", "percent", "whole", "number")
+_OF_UNIT = {"us": "us", "byte": "bytes", "sector": "si", "instruction": "si", "flop": "si"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Metric:
     kind       float, int or str
     title      its heading in the report, `detail` in parentheses; "": shown in no table of cells
     by_kernel  whether its counts are told by kernel, too
-    style      how a value is written: us, bytes, si, percent, whole or number; "": by the unit
+    style      how a value is written, one of FORMS; "": by the unit
     """
 
     name: str
@@ -89,9 +90,16 @@ class Metric:
     by_kernel: bool = False
     style: str = ""
 
+    def __post_init__(self) -> None:
+        for field in ("name", "meaning", "unit", "title", "detail"):
+            if not isinstance(getattr(self, field), str):
+                raise TypeError(f"{field}: got {getattr(self, field)!r}, expected text")
+        if self.style not in ("", *FORMS):
+            raise ValueError(f"style: got {self.style!r}, expected one of: {', '.join(FORMS)}")
+
     @property
     def form(self) -> str:
-        return self.style or _FORMS.get(self.unit) or ("whole" if self.kind is int else "number")
+        return self.style or _OF_UNIT.get(self.unit) or ("whole" if self.kind is int else "number")
 
     def value(self, item: Item) -> Any:
         """Return the value of a cell, None for unknown."""

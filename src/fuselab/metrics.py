@@ -140,7 +140,7 @@ def to_csv(rows: Sequence[Record]) -> str:
     """Return a CSV table with a header line; text that a spreadsheet would run is quoted by '."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows[0] if rows else COLUMNS)
+    writer.writerow(map(_inert, rows[0] if rows else COLUMNS))
     writer.writerows(map(_inert, row.values()) for row in rows)
     return out.getvalue()
 

@@ -16,6 +16,8 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from fuselab.errors import LabError
+
 GROUPS = METRICS, RIVALS, SPECS = "fuselab.metrics", "fuselab.rivals", "fuselab.specs"
 T = TypeVar("T")
 
@@ -39,31 +41,36 @@ _given: dict[int, Given[Any]] = {}
 _refused: dict[str, str] = {}
 
 
+class Unfit(LabError, ValueError):
+    """What an entry point leads to is not what its group holds; the text says why."""
+
+
 def load(
     group: str, kind: type[T], name: Callable[[T], Hashable], taken: Collection[Hashable]
 ) -> dict[Hashable, Given[T]]:
     """Return what the entry points of a group lead to, one or several each, by its name.
 
-    Refused, with the whole entry point: what cannot be loaded, is not of the kind, or has a name
-    that is taken.
+    Refused, with the whole entry point: what cannot be loaded, is not of the kind, has a name that
+    is taken, or none: `name` raises a LabError for what is unfit.
     """
     found: dict[Hashable, Given[T]] = {}
     for point in _points()[group]:
-        entry, package = _entry(point), _package(point)
         try:
             with redirect_stdout(sys.stderr):  # stdout is for our own words
                 loaded = point.load()
+                values = loaded if isinstance(loaded, (list, tuple)) else (loaded,)
+                named = {_name(value, kind, name, {*taken, *found}): value for value in values}
+                if len(named) < len(values):
+                    raise Unfit(f"got {len(values)} with {len(named)} names, expected one each")
+        except LabError as error:
+            refuse(_entry(point), str(error))
         except (Exception, SystemExit) as error:
-            refuse(entry, _told(error))
-            continue
-        values = loaded if isinstance(loaded, (list, tuple)) else (loaded,)
-        fault = next(filter(None, (_fault(v, kind, name, {*taken, *found}) for v in values)), "")
-        if fault:
-            refuse(entry, fault)
-            continue
-        code = f"{package} {_hash(point.module)}"
-        for value in values:
-            found[name(value)] = _given[id(value)] = Given(value, package, entry, code)
+            refuse(_entry(point), _told(error))
+        else:
+            package = _package(point)
+            code = f"{package} {_hash(point.module)}"
+            for key, value in named.items():
+                found[key] = _given[id(value)] = Given(value, package, _entry(point), code)
     return found
 
 
@@ -110,10 +117,13 @@ def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}{where}"
 
 
-def _fault(value: Any, kind: type[T], name: Callable[[T], Hashable], taken: set[Hashable]) -> str:
+def _name(value: Any, kind: type[T], name: Callable[[T], Hashable], taken: set[Hashable]) -> Any:
     if not isinstance(value, kind):
-        return f"got {type(value).__name__}, expected {kind.__name__} or several"
-    return f"the name {name(value)!r} is taken" if name(value) in taken else ""
+        raise Unfit(f"got {type(value).__name__}, expected {kind.__name__} or several")
+    found = name(value)
+    if found in taken:
+        raise Unfit(f"the name {found!r} is taken")
+    return found
 
 
 def _hash(module: str) -> str:

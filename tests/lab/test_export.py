@@ -6,12 +6,13 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from fuselab.cli import command
 from fuselab.metrics import from_jsonl, raw, records, to_csv, to_jsonl
-from fuselab.model import Accuracy, Group, Measurement, Proof, Status
+from fuselab.model import Accuracy, Count, Group, Measurement, Proof, Status
 from fuselab.store import Store
 
 COLUMNS = [
@@ -98,6 +99,15 @@ def test_text_with_separators_stays_one_cell():
 
 def test_a_carriage_return_becomes_a_line_end_in_csv():
     assert read_csv(to_csv(rows("a\r\nb\rc")))[1]["reason"] == "a\nb\nc"
+
+
+def test_what_else_was_counted_is_a_column_too_and_no_formula():
+    ok, absent = measured()
+    counts = {"=cmd()": Count(2.5, "furlong", "a plug-in"), "energy_j": Count(1.0, "J", "nvml")}
+    found = records([replace(ok, counts=counts), absent])
+    assert list(found[0]) == [*COLUMNS, "=cmd()"]
+    first, second = read_csv(to_csv(found))
+    assert (first["'=cmd()"], second["'=cmd()"], first["energy_j"]) == ("2.5", "", "1.0")
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\n", "＝", "＋", "－", "＠"])

@@ -28,20 +28,45 @@ ENDS = Metric("ends", "", collect=lambda subject: os._exit(7), title="ends")
 NONSENSE = Metric("nonsense", "", collect=lambda subject: -1.0, title="nonsense")
 TAKEN = Metric("median_us", "", collect=lambda subject: 1.0)
 NOTHING = Metric("nothing", "")
+WORDS = Metric("two words", "", collect=lambda subject: 1.0)
+"""
+UNFIT = """
+from dataclasses import replace
+from fuselab.rivals.rival import Rival
+from fuselab_demo.spec import SPEC
+RIVAL = Rival("unfit", "rms_norm", None, "torch", bind=lambda module: None)
+SPECS = [replace(SPEC, name="a/b")]
+TWICE = [replace(SPEC, name="twin"), replace(SPEC, name="twin")]
 """
 COLLECTING = ("raises", "ends", "nonsense")
 ENTRIES = {
     plugins.METRICS: {name: f"fuselab_broken:{name.upper()}" for name in COLLECTING}
-    | {"taken": "fuselab_broken:TAKEN", "nothing": "fuselab_broken:NOTHING"},
-    plugins.RIVALS: {"absent": "fuselab_absent:RIVAL", "other": "fuselab_broken:RAISES"},
-    plugins.SPECS: {"twice": "fuseline.ops.softmax.spec:SPEC"},
+    | {
+        "taken": "fuselab_broken:TAKEN",
+        "nothing": "fuselab_broken:NOTHING",
+        "words": "fuselab_broken:WORDS",
+    },
+    plugins.RIVALS: {
+        "absent": "fuselab_absent:RIVAL",
+        "other": "fuselab_broken:RAISES",
+        "nameless": "fuselab_unfit:RIVAL",
+    },
+    plugins.SPECS: {
+        "taken": "fuseline.ops.softmax.spec:SPEC",
+        "slash": "fuselab_unfit:SPECS",
+        "twins": "fuselab_unfit:TWICE",
+    },
 }
 LEFT_OUT = {
     "fuselab.metrics: taken": "the name 'median_us' is taken",
     "fuselab.metrics: nothing": "collect: got None, expected a function",
     "fuselab.rivals: absent": "ModuleNotFoundError: No module named 'fuselab_absent'",
     "fuselab.rivals: other": "got Metric, expected Rival or several",
-    "fuselab.specs: twice": "the name 'softmax' is taken",
+    "fuselab.metrics: words": "name: got 'two words', expected a word of letters, digits and _",
+    "fuselab.rivals: nameless": "package: got None, expected a text without '/'",
+    "fuselab.specs: taken": "the name 'softmax' is taken",
+    "fuselab.specs: slash": "operator 'a/b', expected a text without '/'",
+    "fuselab.specs: twins": "got 2 with 1 names, expected one each",
 }
 
 Lab = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -78,13 +103,14 @@ def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def broken(demo: Path) -> None:
     """Install another distribution beside it, of which nothing works."""
     (demo / "fuselab_broken.py").write_text(BROKEN)
+    (demo / "fuselab_unfit.py").write_text(UNFIT)
     install(demo, "fuselab-broken", "0.2", ENTRIES)
 
 
 def forget() -> None:
     for known in (plugins._points, columns.plugged, rivals.plugged, specs.load):
         known.cache_clear()
-    for module in [name for name in sys.modules if name.startswith(("fuselab_demo", "fuselab_b"))]:
+    for module in [name for name in sys.modules if name.startswith("fuselab_")]:
         del sys.modules[module]
     plugins._given.clear()
     plugins._refused.clear()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
-from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -68,16 +67,13 @@ def load(source: str = TABLE) -> dict[str, OpSpec]:
 
 def _plugged() -> dict[str, OpSpec]:
     """Return the operators of plug-ins by name; those that cannot be stored are refused."""
-    specs: dict[str, OpSpec] = {}
-    found = plugins.load(plugins.SPECS, OpSpec, attrgetter("name"), table.load())
-    for given in found.values():
-        try:
-            _validate(given.package, given.value)
-        except SpecError as error:
-            plugins.refuse(given.entry, str(error))
-        else:
-            specs[given.value.name] = given.value
-    return specs
+
+    def name(spec: OpSpec) -> str:
+        _validate("fuselab.specs", spec)
+        return spec.name
+
+    found = plugins.load(plugins.SPECS, OpSpec, name, table.load())
+    return {given.value.name: given.value for given in found.values()}
 
 
 def case(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
