@@ -174,8 +174,10 @@ def test_calls_that_were_not_proven_are_the_functions_own() -> None:
     for dtype, dim in ((torch.float64, 1), (torch.bfloat16, 1), (torch.float32, -3)):
         by = tables(dtype)
         assert torch.equal(net(x, by, dim=dim), exact(x, by, dim=dim))
+    by = tables()  # of two, where there is one row of heads
+    assert torch.equal(net(x[:1], by), exact(x[:1], by))
     served, own = status(net)
-    assert (served, list(own.values())) == (0, [1, 1, 1]), own
+    assert (served, list(own.values())) == (0, [1, 1, 1, 1]), own
 
 
 def test_compiled_calls_are_the_modules_own() -> None:

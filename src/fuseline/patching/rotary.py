@@ -110,8 +110,12 @@ class Rotary(Watched):
             return "heads or tables of other dimensions than were proven"
         if q.device.type != self.device:
             return f"q is on {q.device.type}, proven on {self.device}: patch again"
-        if (q.dtype, cos.dtype) not in self.cells or cos.shape[-1] != q.shape[-1]:
-            return f"not proven: q of {q.dtype}, tables of {cos.dtype} and width {cos.shape[-1]}"
+        if (q.dtype, cos.dtype) not in self.cells or (k.dtype, sin.dtype) != (q.dtype, cos.dtype):
+            return f"not proven: q of {q.dtype}, tables of {cos.dtype}"
+        batch, _, *row = q.shape
+        fits = [k.shape[0], *k.shape[2:]] == [batch, *row] and cos.shape[0] in (1, batch)
+        if not fits or [*cos.shape[1:]] != row or sin.shape != cos.shape:
+            return "heads and tables of other shapes than were proven"
         return None
 
 
