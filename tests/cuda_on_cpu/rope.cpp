@@ -5,7 +5,7 @@
 namespace {
 
 // Sizes: batches, tokens, heads of q and of k, pairs, columns behind them; steps of q, k and their
-// results, 4 each, then of cos and sin, 3 each. Returns whether packs made the results, or -1.
+// results, 4 each, then of cos and sin, 4 each. Returns whether packs made the results, or -1.
 template <typename T, typename C>
 int64_t rotate(const void* q, const void* k, const void* cos, const void* sin, void* q_to,
                void* k_to, const int64_t* sizes, const int64_t* steps, int64_t interleaved,
@@ -22,8 +22,13 @@ int64_t rotate(const void* q, const void* k, const void* cos, const void* sin, v
   }
   a.tables.cos = static_cast<const C*>(cos);
   a.tables.sin = static_cast<const C*>(sin);
-  std::copy_n(steps + 16, 3, a.tables.cos_steps);
-  std::copy_n(steps + 19, 3, a.tables.sin_steps);
+  std::copy_n(steps + 16, 4, a.tables.cos_steps);
+  std::copy_n(steps + 20, 4, a.tables.sin_steps);
+  a.both = a.tables.cos_steps[2] != 0;
+  if (back) {
+    a.tables.sin += a.tables.sin_steps[2];
+    a.tables.sin_steps[2] = -a.tables.sin_steps[2];
+  }
   unsigned* const to[] = {&a.batches, &a.tokens, &a.heads[0], &a.heads[1], &a.pairs, &a.rest};
   for (int i = 0; i < 6; ++i) *to[i] = static_cast<unsigned>(sizes[i]);
   a.back = back;

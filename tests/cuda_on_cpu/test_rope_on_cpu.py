@@ -25,7 +25,8 @@ DTYPES = [*((dtype, dtype) for dtype in ALL), (torch.float16, F32), (BF16, F32)]
 
 def table_steps(t: Tensor) -> list[int]:
     shared = t.dim() == 2 or len(t) == 1
-    return [0 if shared else t.stride(0), *t.stride()[-2:]]
+    token, apart = t.stride(0 if t.dim() == 2 else 1), t.stride(2) if t.dim() == 4 else 0
+    return [0 if shared else t.stride(0), token, apart, t.stride(-1)]
 
 
 def rotated(
@@ -60,7 +61,8 @@ def assert_right(
     for back in (False, True):
         *got, by_packs = rotated(library, q, k, cos, sin, interleaved, back)
         assert by_packs == packs
-        wide = [t.double() for t in (q, k, cos, -sin if back else sin)]
+        swapped = sin.flip(-2) if sin.dim() == 4 else sin
+        wide = [t.double() for t in (q, k, cos, -swapped if back else sin)]
         for y, right in zip(got, reference(*wide, interleaved), strict=True):
             torch.testing.assert_close(y.double(), right, rtol=eps, atol=2 * eps)
 
@@ -93,6 +95,8 @@ def test_heads_in_any_layout(rope, heads, tokens, d, pairs, dtype, tables, inter
     assert_right(rope, *steps, interleaved, False)
     odd = [torch.cat((t[..., :1], t), -1)[..., 1:] for t in (q, k)]
     assert_right(rope, *odd, cos, sin, interleaved, False)
+    both = [drawn((2, tokens, 2, pairs), tables) for _ in "cs"]
+    assert_right(rope, q, k, *both, interleaved, whole)
     repeated = q[:1, :1].expand(2, heads[0], -1, -1)
     assert_right(rope, repeated, k, cos[None], sin[None], interleaved, whole)
 

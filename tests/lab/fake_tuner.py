@@ -24,7 +24,7 @@ def main(pipe: Connection, alive: Connection, device: str, log: str) -> None:
         if kind == "group":
             time.sleep(GROUP_S)
             for impl in rest[0].impls:
-                pipe.send(("result", _measured(rest[0], impl)))
+                pipe.send(("result", rest[0].whole(_measured(rest[0], impl))))
         pipe.send(("done",))
 
 

@@ -72,7 +72,7 @@ def llama() -> Any:
 def patched(model: Any) -> Any:
     on_a_cpu = torch.get_default_device().type == "cpu"
     report = fuseline.patch(model, impl="cpu" if on_a_cpu else "auto")
-    assert len(report.replaced) == 5 + 2 + 1, str(report)  # norms, gates, the loss
+    assert len(report.replaced) == 5 + 2 + 2 + 1, str(report)  # norms, gates, attention, loss
     return model
 
 

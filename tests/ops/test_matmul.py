@@ -111,3 +111,18 @@ def test_an_exported_program_keeps_the_operator() -> None:
     program = torch.export.export(Block(), args)
     assert "fuseline.matmul_relu.default" in str(program.graph)
     torch.testing.assert_close(program.module()(*args), Block()(*args))
+
+
+@pytest.mark.parametrize("columns", [11, 31, 65])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("op", OPS)
+def test_a_row_does_not_see_what_lies_behind_it(op: str, dtype: torch.dtype, columns: int) -> None:
+    """Torch's products on processors with AMX do."""
+    memory = torch.full((3, 9, columns + 5), torch.nan, dtype=dtype)
+    gaps, b = memory[..., :columns].normal_(), torch.randn(columns, 24, dtype=dtype)
+    nan = torch.randn(3, 9, columns, dtype=dtype)
+    nan[:, 1, 0] = torch.nan
+    for a in (gaps, nan):
+        y = getattr(fuseline, op)(*arguments(op, a, b, torch.randn(24, dtype=dtype)))
+        rows = y.isnan().any(-1)
+        assert torch.equal(rows, a.isnan().any(-1)), rows

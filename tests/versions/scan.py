@@ -28,8 +28,8 @@ OURS = re.compile(r"torch\.ops\.fuseline\b")
 NOT_TORCHS = {
     *("_asdict", "_fields", "_field_defaults", "_make", "_replace", "_exit", "_getframe"),
     # Ours: operators, attributes of another file's objects, an argument, a module.
-    *("_cross_entropy_fwd", "_cross_entropy_bwd_", "_product_bwd", "_fuseline", "_inputs"),
-    *("_SIZES", "_kept", "_name", "_y", "_host"),
+    *("_cross_entropy", "_cross_entropy_fwd", "_cross_entropy_bwd_", "_product_bwd", "_fuseline"),
+    *("_inputs", "_SIZES", "_kept", "_name", "_y", "_host"),
     *("_flash_attn_fwd", "_flash_attn_bwd"),  # FlashAttention-4's
     # Parts of longer names, a variable of click's.
     *("_hit_rate", "_sectors", "_size_in_bytes", "_for_cpu", "_VEC", "_REDIS_", "_us"),

@@ -238,14 +238,16 @@ def bias_dropout_add(
 def rope(
     q: Array, k: Array, cos: Array, sin: Array, interleaved: bool = False
 ) -> tuple[Array, Array]:
-    n, cos, sin = cos.shape[-1], jnp.expand_dims(cos, -3), jnp.expand_dims(sin, -3)
+    n = cos.shape[-1]
+    (c, d), (s, t) = ((x, x) if x.ndim < 4 else jnp.moveaxis(x, -2, 0) for x in (cos, sin))
+    c, d, s, t = (jnp.expand_dims(x, -3) for x in (c, d, s, t))
 
     def rotated(x: Array) -> Array:
         turned, rest = jnp.split(x, (2 * n,), -1)
         one, two = (
             (turned[..., ::2], turned[..., 1::2]) if interleaved else jnp.split(turned, 2, -1)
         )
-        pairs = one * cos - two * sin, two * cos + one * sin
+        pairs = one * c - two * s, two * d + one * t
         joint = jnp.stack(pairs, -1) if interleaved else jnp.concatenate(pairs, -1)
         return jnp.concatenate((joint.reshape(turned.shape), rest), -1)
 

@@ -47,6 +47,8 @@ class Layout:
         if "?" not in letters:
             return axes
         shape = given[source].shape
+        if len(shape) > len(axes):  # nothing is sharded (`when`)
+            return [None] * len(shape)
         last = axes[len(axes) - len(shape) :]
         return [None if size == 1 else axis for axis, size in zip(last, shape, strict=True)]
 

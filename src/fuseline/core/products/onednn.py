@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core.layout import dense
+from fuseline.core.products.aten import in_pairs
 from fuseline.core.products.backend import Backend, flat, gelu
 
 _DTYPES = (torch.float32, torch.bfloat16)
@@ -47,13 +48,14 @@ class OneDnn(Backend):
         return gelu(h, activation), h
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.matmul(a, b).contiguous()
+        return torch.matmul(*in_pairs(a, b)).contiguous()
 
 
 def _linear(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
     attr, algorithm = _POST[activation]
     # It reads no other strides: those of a bias it does not look at.
-    x, weight = dense(flat(a)), b.mT if b.is_contiguous() else dense(b.mT)
+    x, b = in_pairs(flat(a), b)
+    x, weight = dense(x), b.mT if b.is_contiguous() else dense(b.mT)
     bias = None if bias is None else dense(bias)
     y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, attr, [], algorithm)
     return y.view(*a.shape[:-1], b.shape[-1])
