@@ -107,19 +107,9 @@ def test_forward_and_gradients_are_the_modules(dtype: torch.dtype) -> None:
     assert type(net) is Attention
 
 
-def by_the_first_half(
-    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
-) -> tuple[Tensor, Tensor]:
-    """As GLM's."""
-    cos, sin = (t.chunk(2, -1)[0].repeat_interleave(2, -1) for t in (cos, sin))
-    return neighbours(q, k, cos, sin, unsqueeze_dim)
-
-
 @pytest.mark.parametrize(
-    ("function", "form"),
-    [(apply_rotary_pos_emb, "halves"), (neighbours, "neighbours"),
-     (by_the_first_half, "neighbours by the first half")],
-)  # fmt: skip
+    ("function", "form"), [(apply_rotary_pos_emb, "halves"), (neighbours, "neighbours")]
+)
 def test_forms_that_are_proven(function: Any, form: str) -> None:
     found, cells = prove(function, "auto", torch.device("cpu"))
     assert found == form

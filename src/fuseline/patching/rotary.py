@@ -29,11 +29,10 @@ TERMS_EPS = 4
 
 Cell = tuple[torch.dtype, torch.dtype]  # of the heads and of the tables
 Halves = Callable[[Tensor], Tensor]
-# How a table of a number for each element gives those of pairs, which are neighbours or not.
+# Whether pairs are neighbours, and how a table of a number for each element gives those of pairs.
 FORMS: dict[str, tuple[bool, Halves]] = {
     "halves": (False, lambda table: table.unflatten(-1, (2, -1))),
     "neighbours": (True, lambda table: table.unflatten(-1, (-1, 2)).mT),
-    "neighbours by the first half": (True, lambda table: table[..., : table.shape[-1] // 2]),
 }
 _tracing = torch._C._get_tracing_state
 
@@ -242,8 +241,6 @@ def _results(call: Any, heads: Any, tables: Any, dys: Any) -> list[Tensor]:
 def _sizes(heads: Any, dys: Any, tables: Any, interleaved: bool) -> list[Tensor]:
     """Return the sums of the sizes of the terms of each result and gradient."""
     cos, sin = (t.double().abs() for t in tables)
-    if cos.dim() == 3:
-        cos, sin = (t.unsqueeze(-2).expand(-1, -1, 2, -1) for t in (cos, sin))
     signs = torch.tensor([[-1.0], [1.0]], device=cos.device, dtype=cos.dtype)
     found: list[Tensor] = []
     for many, s in ((heads, sin), (dys, sin.flip(-2))):
