@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
@@ -253,7 +254,7 @@ class Store:
         sql = self._connection
         if sql.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             self._check()
-        sql.execute("PRAGMA journal_mode = WAL")
+        self._write_ahead()
         # One fsync a group is nothing beside measuring it, and keeps a stored group through a
         # power cut as well; NORMAL would keep it through a killed process only.
         sql.execute("PRAGMA synchronous = FULL")
@@ -261,6 +262,19 @@ class Store:
         with self._transaction() as transaction:
             for statement in {0: _SCHEMA, 1: _FROM_1}.get(self._version(), ()):
                 transaction.execute(statement)
+
+    def _write_ahead(self) -> None:
+        """Take the journal of several writers. SQLite itself does not wait for who opens it too."""
+        end = monotonic() + BUSY_TIMEOUT_S
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or monotonic() > end:
+                    raise
+                sleep(0.01)
+            else:
+                return
 
     def _version(self) -> int:
         """Return the schema's version, 0 of a file without one; another process may raise it."""
