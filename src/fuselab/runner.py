@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
 
-from fuselab import caches, starts, variables
+from fuselab import caches, starts, stats, variables
 from fuselab.errors import LabError
 from fuselab.model import Group, Measurement, Status
 from fuselab.pooling import pool
@@ -79,6 +79,16 @@ class Step:
     group: Group
     measurements: tuple[Measurement, ...]
     environment: dict[str, Any]
+
+    @property
+    def outcome(self) -> str:
+        """Each implementation's median in us, or its status."""
+        return "  ".join(
+            f"{m.cell.impl} {stats.median(m.samples_us):.4g} us"
+            if m.status.has_number
+            else f"{m.cell.impl} {m.status}"
+            for m in self.measurements
+        )
 
 
 class Worker:

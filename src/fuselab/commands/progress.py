@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from statistics import median
 from time import monotonic
 from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from fuselab.model import Measurement
 
 
 class Steps:
@@ -56,16 +52,6 @@ class Steps:
         left = (monotonic() - self._begin) / self._done * (self._total - self._done)
         head = f"[{self._done}/{self._total}] {name}"
         print(f"{head}  {outcome}  ({_clock(left)} to go)", file=sys.stderr, flush=True)
-
-
-def outcome(measurements: Sequence[Measurement]) -> str:
-    """Return each implementation's median in us, or its status."""
-    return "  ".join(
-        f"{m.cell.impl} {median(m.samples_us):.4g} us"
-        if m.status.has_number
-        else f"{m.cell.impl} {m.status}"
-        for m in measurements
-    )
 
 
 def _clock(seconds: float) -> str:

@@ -14,7 +14,7 @@ from time import monotonic
 
 from fuselab import metrics, runner, shards
 from fuselab.commands import count, exits, gpus, prepare, select
-from fuselab.commands.progress import Steps, outcome
+from fuselab.commands.progress import Steps
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement, Status
 from fuselab.plan import Filters, PlanError, ceiling_group
@@ -155,7 +155,7 @@ def measure(
         for step in found:
             store.set_environment(step.environment)
             store.write(step.group, step.measurements)
-            steps.step(step.group.key, outcome(step.measurements))
+            steps.step(step.group.key, step.outcome)
     if todo:
         _say(_where_it_went(monotonic() - begin, crew))
 

@@ -67,7 +67,7 @@ def measured(
         for step in runner.run(wanted, worker):
             by_impl = {m.cell.impl: m for m in step.measurements}
             found[step.group.op, step.group.case, step.group.direction] = by_impl
-            told(step.group.key, _outcome(step.measurements))
+            told(step.group.key, step.outcome)
     return found
 
 
@@ -122,12 +122,3 @@ def _time(m: Measurement, device: str) -> Time:
 
 def _cache(device: str) -> int:
     return inputs.cache_bytes(torch.device(device))
-
-
-def _outcome(measurements: Sequence[Measurement]) -> str:
-    return "  ".join(
-        f"{m.cell.impl} {stats.median(m.samples_us):.4g} us"
-        if m.status.has_number
-        else f"{m.cell.impl} {m.status}"
-        for m in measurements
-    )
