@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TypeVar
 
 import torch
 
 from fuseline.core import native
 
+_Given = TypeVar("_Given", torch.Tensor, torch.Tensor | None)
 
-def dense(t: torch.Tensor | None) -> torch.Tensor | None:
+
+def dense(t: _Given) -> _Given:
     """Return the tensor itself if it is contiguous, else a copy."""
     if t is None or (t.is_contiguous() and not t.is_neg()):
         return t
@@ -38,9 +41,7 @@ def flat(t: torch.Tensor) -> torch.Tensor:
     """Return the elements in one dimension, contiguous;
     reshape(-1) leaves an expanded one as is.
     """
-    contiguous = dense(t)
-    assert contiguous is not None
-    return contiguous.view(-1)
+    return dense(t).view(-1)
 
 
 def as_rows(t: torch.Tensor) -> torch.Tensor:

@@ -56,6 +56,5 @@ def _linear(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -
     # It reads no other strides: those of a bias it does not look at.
     x, b = in_pairs(flat(a), b)
     x, weight = dense(x), b.mT if b.is_contiguous() else dense(b.mT)
-    bias = None if bias is None else dense(bias)
-    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, attr, [], algorithm)
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, dense(bias), attr, [], algorithm)
     return y.view(*a.shape[:-1], b.shape[-1])
