@@ -19,6 +19,7 @@ from fuseline import table
 from fuseline.core import native
 from fuseline.ops.cross_entropy.op import CONTRACT
 from fuseline.testing.accuracy import errors
+from fuseline.testing.poison import filled_memory
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["cross_entropy"]
@@ -154,6 +155,19 @@ def test_targets_of_any_layout(target_dtype: torch.dtype, device: str) -> None:
         assert torch.equal(fuseline.cross_entropy(logits, laid, reduction="none"), want)
     alone = fuseline.cross_entropy(logits[0, 0], given[0, 0], reduction="none")
     assert torch.equal(alone, want[0, 0])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_targets_are_copied_into_memory_that_is_filled(device: str) -> None:
+    """As the checker fills it: what has no NaN gets another value."""
+    logits, target = drawn((64, 7), device=device)
+    want = fuseline.cross_entropy(logits, target, reduction="none")
+    apart = torch.stack((target, target), -1)[..., 0]
+    before = native.copies()
+    with filled_memory():
+        got = fuseline.cross_entropy(logits, apart, reduction="none")
+    assert native.copies() > before
+    assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("device", DEVICES)

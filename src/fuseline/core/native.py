@@ -150,7 +150,9 @@ def copied_bytes() -> int:
 
 
 def debug_fill(on: bool) -> None:
-    """Fill every output that the binary allocates with NaN, so that unwritten elements show."""
+    """Fill what the binary allocates with NaN, or -1 where a dtype has none, so that elements that
+    are not written show.
+    """
     handle = status().handle
     if handle:
         handle.fuseline_debug_fill(on)

@@ -1,6 +1,7 @@
 // The binary's process-wide state and the C functions through which core/native.py reads it.
 #include <atomic>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "build_info.h"
@@ -41,6 +42,34 @@ bool host_takes_free_pages() {
   return false;
 }
 
+void advise_huge_pages(void* data, int64_t bytes) {
+#ifdef MADV_HUGEPAGE
+  if (bytes < kAdviseFrom) return;
+  static const bool futile = host_takes_free_pages();
+  if (futile) return;
+  const auto first = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) & ~(kHugePage - 1);
+  const auto last = (reinterpret_cast<uintptr_t>(data) + bytes) & ~(kHugePage - 1);
+  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
+#endif
+}
+
+bool has_nan(ScalarType type) {
+  switch (type) {
+    case ScalarType::Bool:
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Short:
+    case ScalarType::Int:
+    case ScalarType::Long:
+    case ScalarType::UInt16:
+    case ScalarType::UInt32:
+    case ScalarType::UInt64:
+      return false;
+    default:
+      return true;
+  }
+}
+
 }  // namespace
 
 void copy_on_cuda_by(bool (*copied)(const Tensor&, const Tensor&)) { copied_on_cuda = copied; }
@@ -58,17 +87,16 @@ void copy_into(Tensor& to, const Tensor& from) {
   const int64_t bytes = from.numel() * static_cast<int64_t>(from.element_size());
   own_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
-bool debug_fill() { return fill.load(std::memory_order_relaxed); }
-
-void advise_huge_pages(void* data, int64_t bytes) {
-#ifdef MADV_HUGEPAGE
-  if (bytes < kAdviseFrom) return;
-  static const bool futile = host_takes_free_pages();
-  if (futile) return;
-  const auto first = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) & ~(kHugePage - 1);
-  const auto last = (reinterpret_cast<uintptr_t>(data) + bytes) & ~(kHugePage - 1);
-  if (last > first) madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#endif
+Tensor prepared(const Tensor& fresh) {
+  if (device_of(fresh).type == static_cast<int32_t>(DeviceType::CPU)) {
+    const int64_t bytes = fresh.numel() * static_cast<int64_t>(fresh.element_size());
+    advise_huge_pages(fresh.mutable_data_ptr(), bytes);
+  }
+  if (fill.load(std::memory_order_relaxed)) {
+    constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+    torch::stable::fill_(fresh, has_nan(fresh.scalar_type()) ? kNan : -1);
+  }
+  return fresh;
 }
 
 }  // namespace fuseline

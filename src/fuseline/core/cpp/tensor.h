@@ -11,7 +11,6 @@
 
 #include <array>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,9 +26,11 @@ using torch::headeronly::IntHeaderOnlyArrayRef;
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// Process-wide switches and counters, defined in library.cpp.
-bool debug_fill();
-void advise_huge_pages(void* data, int64_t bytes);
+// In library.cpp, with the process-wide switches and counters that they read.
+
+// A tensor as it was allocated. Memory large enough for huge pages asks for them; in debug mode it
+// is filled: deterministic mode's fill does not reach tensors of the shim.
+Tensor prepared(const Tensor& fresh);
 
 // Copies `from` to `to`, another tensor of its shape, dtype and device, and counts it. The CUDA
 // half says what it copies itself: false leaves a copy to torch.
@@ -106,17 +107,6 @@ inline std::optional<int64_t> row_stride(const Tensor& t) {
   const int64_t last = t.dim() - 1, n = t.sizes()[last];
   if (n > 1 && t.strides()[last] != 1) return std::nullopt;
   return collapsed_stride(t, 0, last, n);
-}
-
-// Memory large enough for huge pages asks for them; deterministic mode's NaN fill does not reach
-// tensors of the shim: debug_fill() stands in.
-inline Tensor prepared(const Tensor& fresh) {
-  if (device_of(fresh).type == static_cast<int32_t>(DeviceType::CPU)) {
-    const int64_t bytes = fresh.numel() * static_cast<int64_t>(fresh.element_size());
-    advise_huge_pages(fresh.mutable_data_ptr(), bytes);
-  }
-  if (debug_fill()) torch::stable::fill_(fresh, std::numeric_limits<double>::quiet_NaN());
-  return fresh;
 }
 
 // What `allocate` turns to where the shim fails, which gives a code for the exception and its

@@ -2,6 +2,8 @@
 // eps of the statistics' type, rstd with a one in place of each, nothing added to the weight.
 #pragma once
 
+#include <limits>
+
 #include "fuseline/core/cpp/aten.h"
 #include "impl_args.h"
 
