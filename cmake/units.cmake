@@ -13,9 +13,8 @@ set(FLAGS_avx512 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c)
 
 # Operators whose kernels are smaller at -O2 by a quarter and as fast or faster (decision 0019). The
 # norms, softmax and log_softmax are not: their short rows take up to 1.8 times as long.
-set(AT_O2 add_rms_norm_fp8_dynamic bias_gelu double_softmax horizontal_reduction_pointwise
-  horizontal_reduction_reduction layer_norm_fp8 layer_norm_fp8_dynamic masked_softmax
-  pointwise_chain rms_norm_fp8_dynamic)
+set(AT_O2 bias_gelu double_softmax horizontal_reduction_pointwise horizontal_reduction_reduction
+  layer_fp8 masked_softmax pointwise_chain rms_fp8)
 
 # kernels_avx2 and kernels_avx512, or kernels_default, which FUSELINE_CPU_KERNELS declares: `table`
 # of `header`, compiled for each.
@@ -72,13 +71,11 @@ endforeach()
 set(header fuseline/cpu/rms_rows_kernels.h)
 cpu_units(rms_norm ${header} "rms::kKernels<false>")
 cpu_units(add_rms_norm ${header} "rms::kKernels<true>")
-cpu_units(rms_norm_fp8 ${header} "rms::kE4m3Kernels")
 
+# Of several operators.
 set(header fuseline/cpu/fp8/norm_fp8_kernels.h)
-cpu_units(rms_norm_fp8_dynamic ${header} "fp8::kKernels<false, false>")
-cpu_units(add_rms_norm_fp8_dynamic ${header} "fp8::kKernels<false, true>")
-cpu_units(layer_norm_fp8 ${header} "fp8::kKernels<true, false>")
-cpu_units(layer_norm_fp8_dynamic ${header} "fp8::kKernels<true, false>")
+cpu_units(rms_fp8 ${header} "fp8::kKernels<false>")
+cpu_units(layer_fp8 ${header} "fp8::kKernels<true>")
 
 set(header fuseline/cuda/norm/rms_cuda_launch.cuh)
 set(dtypes f64 f32 f16 bf16)

@@ -51,7 +51,7 @@ def test_every_value_and_every_tie_is_rounded_to_the_nearest_even(device: str, i
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", SPEC.dtypes, ids=str)
 def test_values_are_the_nearest(device: str, dtype: torch.dtype) -> None:
-    for n in (1, 3, 127, 577, 1001, 4097, 16384, 16384 + 7):
+    for n in (1, 3, 16, 17, 127, 577, 1001, 4097, 16384, 16384 + 7):
         given = inputs(n, dtype, device)
         y = fuseline.layer_norm_fp8(**given)
         assert y.is_contiguous()

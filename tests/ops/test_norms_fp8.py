@@ -20,8 +20,8 @@ from fuseline.ops.rms_norm_fp8_dynamic.op import CONTRACT as RMS
 RAW = torch.ops.fuseline
 WHERE = {"cpu": "", "cuda": "__triton"}  # whose operators run there
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-# Ends of rows, of blocks and of vectors, and rows that no program holds.
-LENGTHS = [1, 3, 127, 577, 1001, 4097, 16384, 16384 + 7]
+# Ends of tiles, of rows, of blocks and of vectors, and rows that no program holds.
+LENGTHS = [1, 3, 16, 17, 127, 577, 1001, 4097, 16384, 16384 + 7]
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))
@@ -182,13 +182,14 @@ def test_scale_ub_bounds_the_maximum(op: str, block: int | None, device: str) ->
 @each
 @by
 def test_rows_beyond_the_range_of_fp32_squares_keep_their_bits(op: str, block: int | None) -> None:
-    inputs = given(op, (5, 261), torch.float32, eps=0.0, block=block)
-    plain = call(op, inputs)
-    for factor in (2.0**100, 2.0**-100):
-        scaled = {k: v * factor if k in ("x", "residual") else v for k, v in inputs.items()}
-        y, scale = call(op, scaled)[:2]
-        assert same(y, plain[0])
-        assert same(scale, plain[1])
+    for n in (7, 261):
+        inputs = given(op, (5, n), torch.float32, eps=0.0, block=block)
+        plain = call(op, inputs)
+        for factor in (2.0**100, 2.0**-100):
+            scaled = {k: v * factor if k in ("x", "residual") else v for k, v in inputs.items()}
+            y, scale = call(op, scaled)[:2]
+            assert same(y, plain[0])
+            assert same(scale, plain[1])
 
 
 @each

@@ -2,10 +2,13 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/fp8/norm_fp8_cpu.h"
 
-namespace fuseline::add_rms_norm_fp8_dynamic {
+namespace fuseline::rms_fp8 {
 
 FUSELINE_CPU_KERNELS(fp8::Kernels)
 
+}  // namespace fuseline::rms_fp8
+
+namespace fuseline::add_rms_norm_fp8_dynamic {
 namespace {
 
 constexpr Fp8Args kArgs{"add_rms_norm_fp8_dynamic"};
@@ -15,8 +18,9 @@ std::tuple<Tensor, Tensor, Tensor> forward(const Tensor& x, const Tensor& residu
                                            std::optional<int64_t> block,
                                            std::optional<double> scale_ub) {
   Tensor new_residual = x;
-  auto [y, scale] = fp8::by_blocks(kArgs, kernels(), {x, &residual, std::move(weight), {}, eps},
-                                   block, scale_ub, &new_residual);
+  auto [y, scale] =
+      fp8::by_blocks(kArgs, rms_fp8::kernels(), {x, &residual, std::move(weight), {}, eps}, block,
+                     scale_ub, &new_residual);
   return {std::move(y), std::move(scale), std::move(new_residual)};
 }
 

@@ -2,18 +2,21 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/fp8/norm_fp8_cpu.h"
 
-namespace fuseline::layer_norm_fp8 {
+namespace fuseline::layer_fp8 {
 
 FUSELINE_CPU_KERNELS(fp8::Kernels)
 
+}  // namespace fuseline::layer_fp8
+
+namespace fuseline::layer_norm_fp8 {
 namespace {
 
 constexpr Fp8Args kArgs{"layer_norm_fp8"};
 
 Tensor forward(const Tensor& x, std::optional<Tensor> weight, std::optional<Tensor> bias,
                const Tensor& scale, double eps) {
-  return fp8::by_scale(kArgs, kernels(), {x, nullptr, std::move(weight), std::move(bias), eps},
-                       scale);
+  return fp8::by_scale(kArgs, layer_fp8::kernels(),
+                       {x, nullptr, std::move(weight), std::move(bias), eps}, scale);
 }
 
 }  // namespace

@@ -2,10 +2,13 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/fp8/norm_fp8_cpu.h"
 
-namespace fuseline::layer_norm_fp8_dynamic {
+namespace fuseline::layer_fp8 {
 
 FUSELINE_CPU_KERNELS(fp8::Kernels)
 
+}  // namespace fuseline::layer_fp8
+
+namespace fuseline::layer_norm_fp8_dynamic {
 namespace {
 
 constexpr Fp8Args kArgs{"layer_norm_fp8_dynamic"};
@@ -13,8 +16,8 @@ constexpr Fp8Args kArgs{"layer_norm_fp8_dynamic"};
 std::tuple<Tensor, Tensor> forward(const Tensor& x, std::optional<Tensor> weight,
                                    std::optional<Tensor> bias, double eps,
                                    std::optional<int64_t> block, std::optional<double> scale_ub) {
-  return fp8::by_blocks(kArgs, kernels(), {x, nullptr, std::move(weight), std::move(bias), eps},
-                        block, scale_ub);
+  return fp8::by_blocks(kArgs, layer_fp8::kernels(),
+                        {x, nullptr, std::move(weight), std::move(bias), eps}, block, scale_ub);
 }
 
 }  // namespace

@@ -25,7 +25,6 @@ const char* forward(const jax::Launch&, int element, int weight_element, const v
   args.n = n;
   args.x_stride = n;
   args.eps = eps;
-  args.scale = 1;
   parallel(rows, n, [&](int64_t first, int64_t last) { kernel(args, first, last); });
   return nullptr;
 }

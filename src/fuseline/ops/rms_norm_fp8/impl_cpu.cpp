@@ -1,21 +1,20 @@
 // The CPU kernel of the two rms_norm_fp8 operators.
 #include "fuseline/core/cpp/isa.h"
-#include "fuseline/cpu/rms_cpu.h"
-#include "impl_args.h"
+#include "fuseline/cpu/fp8/norm_fp8_cpu.h"
+
+namespace fuseline::rms_fp8 {
+
+FUSELINE_CPU_KERNELS(fp8::Kernels)
+
+}  // namespace fuseline::rms_fp8
 
 namespace fuseline::rms_norm_fp8 {
-
-FUSELINE_CPU_KERNELS(rms::Kernels)
-
 namespace {
 
-Tensor rms_norm_fp8(const Tensor& x, std::optional<Tensor> weight, const Tensor& scale,
-                    double eps) {
-  check(x, weight, scale);
-  Tensor y = allocate_e4m3(x);
-  const float divisor = *static_cast<const float*>(scale.const_data_ptr());
-  rms::forward(kernels(), x, nullptr, weight, eps, nullptr, y, nullptr, 0, divisor);
-  return y;
+constexpr Fp8Args kArgs{"rms_norm_fp8"};
+
+Tensor forward(const Tensor& x, std::optional<Tensor> weight, const Tensor& scale, double eps) {
+  return fp8::by_scale(kArgs, rms_fp8::kernels(), {x, nullptr, std::move(weight), {}, eps}, scale);
 }
 
 }  // namespace
@@ -28,6 +27,6 @@ STABLE_TORCH_LIBRARY_FRAGMENT(fuseline, m) {
 }
 
 STABLE_TORCH_LIBRARY_IMPL(fuseline, CPU, m) {
-  m.impl("rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::rms_norm_fp8));
-  m.impl("_rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::rms_norm_fp8));
+  m.impl("rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::forward));
+  m.impl("_rms_norm_fp8", TORCH_BOX(&fuseline::rms_norm_fp8::forward));
 }

@@ -2,17 +2,20 @@
 #include "fuseline/core/cpp/isa.h"
 #include "fuseline/cpu/fp8/norm_fp8_cpu.h"
 
-namespace fuseline::rms_norm_fp8_dynamic {
+namespace fuseline::rms_fp8 {
 
 FUSELINE_CPU_KERNELS(fp8::Kernels)
 
+}  // namespace fuseline::rms_fp8
+
+namespace fuseline::rms_norm_fp8_dynamic {
 namespace {
 
 constexpr Fp8Args kArgs{"rms_norm_fp8_dynamic"};
 
 std::tuple<Tensor, Tensor> forward(const Tensor& x, std::optional<Tensor> weight, double eps,
                                    std::optional<int64_t> block, std::optional<double> scale_ub) {
-  return fp8::by_blocks(kArgs, kernels(), {x, nullptr, std::move(weight), {}, eps}, block,
+  return fp8::by_blocks(kArgs, rms_fp8::kernels(), {x, nullptr, std::move(weight), {}, eps}, block,
                         scale_ub);
 }
 

@@ -23,8 +23,7 @@ inline const void* data_or_null(const std::optional<Tensor>& t) {
 // Writes y and rstd unless its pointer is null; with a residual, new_residual as well.
 inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* residual,
                     const std::optional<Tensor>& given, double eps, const Tensor* new_residual,
-                    const Tensor& y, const Tensor* rstd, double weight_offset = 0,
-                    float scale = 1) {
+                    const Tensor& y, const Tensor* rstd, double weight_offset = 0) {
   const Rows in = rows_of(x);
   if (in.n == 0 && !rstd) return;  // any number of empty rows
   const std::optional<Tensor> weight = weight_for(x, given);
@@ -37,7 +36,6 @@ inline void forward(const Kernels& kernels, const Tensor& x, const Tensor* resid
   args.x_stride = in.stride;
   args.eps = eps;
   args.weight_offset = weight_offset;
-  args.scale = scale;
   std::optional<Rows> other;
   if (residual) {
     other = rows_of(*residual);

@@ -9,8 +9,7 @@ namespace fuseline::rms {
 
 // Rows of x to rows of y; those that add read residual as well and write new_residual, which is
 // what they normalise. Strides are in elements. What the norm is multiplied by is weight_offset +
-// weight; `weight` may be null: 1. So may `rstd`, which is written in fp32 (fp64 for fp64). y in
-// e4m3 is divided by `scale`.
+// weight; `weight` may be null: 1. So may `rstd`, which is written in fp32 (fp64 for fp64).
 struct ForwardArgs {
   const void* x;
   const void* residual;
@@ -23,7 +22,6 @@ struct ForwardArgs {
   int64_t residual_stride;
   double eps;
   double weight_offset;
-  float scale;
 };
 
 // `weight` and `dx` may be null. Those that add write dx + added; `added` may be null as well.

@@ -10,18 +10,11 @@
 namespace fuseline::rms {
 namespace {
 
-// v as it is stored in Y: e4m3 has a scale.
-template <class Y, class C>
-inline Vector<C> scaled(const Vector<C>& v, C scale) {
-  if constexpr (std::is_same_v<Y, e4m3>) return v / scale;
-  return v;
-}
-
 // A row whose mean square left the normal range of C, in fp64; fp64 itself is brought back by a
 // power of two. Owns one row. Reads x (twice), weight. Writes y; returns rstd.
-template <class X, class W, class Y>
-__attribute__((noinline)) double fallback(const X* x, const W* w, double offset, Y* y, int64_t n,
-                                          double eps, double largest, float scale_of_y) {
+template <class X, class W>
+__attribute__((noinline)) double fallback(const X* x, const W* w, double offset, X* y, int64_t n,
+                                          double eps, double largest) {
   double scale = 1;
   if (sizeof(X) == sizeof(double)) scale = largest < 1 ? 0x1p600 : 0x1p-600;
   const double sum = sum_row<double>(n, [=](int64_t i, auto part) {
@@ -34,8 +27,7 @@ __attribute__((noinline)) double fallback(const X* x, const W* w, double offset,
   const double first = one_step ? rstd * scale : scale, second = one_step ? 1 : rstd;
   each_vector<double>(n, [=](int64_t i, auto part) {
     const auto xhat = load<double>(x + i, part) * first * second;
-    const auto v = xhat * load_weight<double>(w, offset, i, part);
-    store<double>(y + i, scaled<Y, double>(v, scale_of_y), part);
+    store<double>(y + i, xhat * load_weight<double>(w, offset, i, part), part);
   });
   return rstd * scale;
 }
@@ -76,23 +68,21 @@ struct Squares {
 
 // y = h * rstd * (offset + weight) of R rows, for which the weight is converted once. Reads h,
 // weight. Writes y.
-template <int R, class X, class W, class Y, class C>
+template <int R, class X, class W, class C>
 struct Scaling {
   const X* h;
   int64_t h_stride;
   const C* rstd;
   const W* w;
   C offset;
-  C scale;
-  Y* y;
+  X* y;
   int64_t n;
 
   template <class Part>
   void operator()(int64_t i, Part part) const {
     const auto weight = load_weight<C>(w, offset, i, part);
     for (int r = 0; r < R; ++r) {
-      const auto v = load<C>(h + r * h_stride + i, part) * rstd[r] * weight;
-      store<C>(y + r * n + i, scaled<Y, C>(v, scale), part);
+      store<C>(y + r * n + i, load<C>(h + r * h_stride + i, part) * rstd[r] * weight, part);
     }
   }
 };
@@ -115,7 +105,7 @@ bool in_range(double largest) {
 // y = h * rstd * (weight_offset + weight), where h is x or, if kAdds, new_residual = x + residual,
 // a row at a time. Owns rows [first, last). Reads x, residual, weight, and h a second time from
 // cache. Writes new_residual, y and, if requested, rstd.
-template <bool kAdds, class X, class W, class Y>
+template <bool kAdds, class X, class W>
 void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
   const int64_t n = args.n;
@@ -127,14 +117,13 @@ void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
     const Squares<kAdds, C, X> squares(args, row);
     if (!summed) sum = sum_row<C>(n, squares);
     const X* h = squares.normalised();
-    Y* y = static_cast<Y*>(args.y) + row * n;
+    X* y = static_cast<X*>(args.y) + row * n;
     const double square = sum / static_cast<double>(n), size = __builtin_fabs(args.eps);
     const double largest = square > size ? square : size;  // their sum is 0 where eps = -square
     double rstd = 1 / __builtin_sqrt(square + args.eps);
     const bool usual = in_range<C>(largest);
-    const auto write = [=, r = static_cast<C>(rstd), scale = args.scale](int64_t i, auto part) {
-      const auto v = load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part);
-      store<C>(y + i, scaled<Y, C>(v, scale), part);
+    const auto write = [=, r = static_cast<C>(rstd)](int64_t i, auto part) {
+      store<C>(y + i, load<C>(h + i, part) * r * load_weight<C>(w, offset, i, part), part);
     };
     summed = usual && n >= kLongRow<X> && row + 1 < last;
     if (summed) {
@@ -146,7 +135,7 @@ void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
     } else if (usual) {
       each_vector<C>(n, write);
     } else {
-      rstd = fallback(h, w, args.weight_offset, y, n, args.eps, largest, args.scale);
+      rstd = fallback(h, w, args.weight_offset, y, n, args.eps, largest);
     }
     if (args.rstd) static_cast<C*>(args.rstd)[row] = static_cast<C>(rstd);
   }
@@ -156,15 +145,14 @@ void forward_rows(const ForwardArgs& args, int64_t first, int64_t last) {
 constexpr int64_t kFew = 8;
 
 // The same of few elements a row, by tiles.
-template <bool kAdds, class X, class W, class Y>
+template <bool kAdds, class X, class W>
 void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
   using C = Compute<X>;
   const int64_t n = args.n;
   const W* w = static_cast<const W*>(args.weight);
-  const C offset = static_cast<C>(args.weight_offset), scale = static_cast<C>(args.scale);
+  const C offset = static_cast<C>(args.weight_offset);
   const double columns = static_cast<double>(n), eps = args.eps, size = __builtin_fabs(eps);
-  RowTile<X, kFew> h, added;
-  RowTile<Y, kFew> ys;
+  RowTile<X, kFew> h, added, ys;
   double sums[kTileRows], largest[kTileRows];
   C rstd[kTileRows];
   each_tile(first, last, [&](int64_t row, int64_t count) {
@@ -192,7 +180,7 @@ void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
       const Vector<C> weight = Vector<C>{} + load_weight<C>(w, offset, i, Short{1})[0];
       for (int64_t r = 0; r < count; r += kLanes<C>) {
         const auto v = load<C>(h.column(i) + r, Whole{}) * load<C>(rstd + r, Whole{}) * weight;
-        store<C>(ys.column(i) + r, scaled<Y, C>(v, scale), Whole{});
+        store<C>(ys.column(i) + r, v, Whole{});
       }
     }
     ys.write(args.y, row, count, n);
@@ -200,29 +188,29 @@ void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
     for (int64_t r = 0; r < count; ++r) {
       if (in_range<C>(largest[r])) continue;
       rstd[r] = static_cast<C>(fallback(Squares<kAdds, C, X>(args, row + r).normalised(), w,
-                                        args.weight_offset, static_cast<Y*>(args.y) + (row + r) * n,
-                                        n, eps, largest[r], args.scale));
+                                        args.weight_offset, static_cast<X*>(args.y) + (row + r) * n,
+                                        n, eps, largest[r]));
     }
     if (args.rstd) std::memcpy(static_cast<C*>(args.rstd) + row, rstd, count * sizeof(C));
   });
 }
 
 // The same, a batch of short rows at a time: rows wait for their rstd together.
-template <bool kAdds, class X, class W, class Y>
+template <bool kAdds, class X, class W>
 void forward_batches(const ForwardArgs& args, int64_t first, int64_t last, int64_t batch) {
   using C = Compute<X>;
   using Row = Squares<kAdds, C, X>;
   constexpr int64_t kGroup = 4;
   const int64_t n = args.n, h_stride = kAdds ? n : args.x_stride;
   const W* w = static_cast<const W*>(args.weight);
-  const C offset = static_cast<C>(args.weight_offset), scale = static_cast<C>(args.scale);
+  const C offset = static_cast<C>(args.weight_offset);
   const double columns = static_cast<double>(n), eps = args.eps, size = __builtin_fabs(eps);
   double sums[kMostRows], largest[kMostRows];
   C rstd[kMostRows];
   for (int64_t row = first; row < last; row += batch) {
     const int64_t count = last - row < batch ? last - row : batch;
     const X* h = Row(args, row).normalised();
-    Y* y = static_cast<Y*>(args.y) + row * n;
+    X* y = static_cast<X*>(args.y) + row * n;
     for (int64_t r = 0; r < count; ++r) sums[r] = sum_row<C>(n, Row(args, row + r));
     for (int64_t r = 0; r < count; ++r) {
       const double square = sums[r] / columns;
@@ -230,62 +218,61 @@ void forward_batches(const ForwardArgs& args, int64_t first, int64_t last, int64
       rstd[r] = static_cast<C>(1 / __builtin_sqrt(square + eps));
     }
     const auto write = [&](auto rows, int64_t r) {
-      each_vector<C>(n, Scaling<rows(), X, W, Y, C>{h + r * h_stride, h_stride, rstd + r, w, offset,
-                                                    scale, y + r * n, n});
+      each_vector<C>(n, Scaling<rows(), X, W, C>{h + r * h_stride, h_stride, rstd + r, w, offset,
+                                                 y + r * n, n});
     };
     int64_t r = 0;
     for (; r + kGroup <= count; r += kGroup) write(std::integral_constant<int, kGroup>{}, r);
     for (; r < count; ++r) write(std::integral_constant<int, 1>{}, r);
     for (r = 0; r < count; ++r) {
       if (in_range<C>(largest[r])) continue;
-      rstd[r] = static_cast<C>(fallback(h + r * h_stride, w, args.weight_offset, y + r * n, n, eps,
-                                        largest[r], args.scale));
+      rstd[r] = static_cast<C>(
+          fallback(h + r * h_stride, w, args.weight_offset, y + r * n, n, eps, largest[r]));
     }
     if (args.rstd) std::memcpy(static_cast<C*>(args.rstd) + row, rstd, count * sizeof(C));
   }
 }
 
-template <bool kAdds, class X, class W, class Y = X>
+template <bool kAdds, class X, class W>
 void forward(const ForwardArgs& args, int64_t first, int64_t last) {
   // Larger batches leave memory idle while they are written.
   constexpr int64_t kBytes = 5 << 10;
   int64_t batch = kMostRows;
   while (batch > 1 && batch * args.n * static_cast<int64_t>(sizeof(X)) > kBytes) batch /= 2;
   if (args.n <= kFew) {
-    forward_tiles<kAdds, X, W, Y>(args, first, last);
+    forward_tiles<kAdds, X, W>(args, first, last);
   } else if (batch > 1 && args.n < kLongRow<X>) {
-    forward_batches<kAdds, X, W, Y>(args, first, last, batch);
+    forward_batches<kAdds, X, W>(args, first, last, batch);
   } else {
-    forward_rows<kAdds, X, W, Y>(args, first, last);
+    forward_rows<kAdds, X, W>(args, first, last);
   }
 }
 
+// What adds a residual adds nothing to the weight.
 template <bool kAdds, class X, class W>
 void forward_pair(const ForwardArgs& args, int64_t first, int64_t last) {
   if (!args.weight) return forward<kAdds, X, Absent>(args, first, last);
-  if (args.weight_offset != 0) return forward<kAdds, X, Shifted<W>>(args, first, last);
+  if constexpr (!kAdds) {
+    if (args.weight_offset != 0) return forward<kAdds, X, Shifted<W>>(args, first, last);
+  }
   forward<kAdds, X, W>(args, first, last);
 }
 
-template <class X, class A, class W>
+template <bool kAdds, class X, class A, class W>
 void backward_weighted(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
   if (!args.weight) return backward<X, Absent, A>(args, first, last, dweight);
-  if (args.weight_offset != 0) return backward<X, Shifted<W>, A>(args, first, last, dweight);
+  if constexpr (!kAdds) {
+    if (args.weight_offset != 0) return backward<X, Shifted<W>, A>(args, first, last, dweight);
+  }
   backward<X, W, A>(args, first, last, dweight);
 }
 
 template <bool kAdds, class X, class W>
 void backward_pair(const BackwardArgs& args, int64_t first, int64_t last, double* dweight) {
   if constexpr (kAdds) {
-    if (args.added) return backward_weighted<X, X, W>(args, first, last, dweight);
+    if (args.added) return backward_weighted<kAdds, X, X, W>(args, first, last, dweight);
   }
-  backward_weighted<X, Absent, W>(args, first, last, dweight);
-}
-
-template <class X, class W>
-void forward_e4m3(const ForwardArgs& args, int64_t first, int64_t last) {
-  args.weight ? forward<false, X, W, e4m3>(args, first, last)
-              : forward<false, X, Absent, e4m3>(args, first, last);
+  backward_weighted<kAdds, X, Absent, W>(args, first, last, dweight);
 }
 
 // Rows: x is f64, f32, f16, bf16; columns: weight is.
@@ -300,15 +287,6 @@ constexpr Kernels kKernels = {
      {nullptr, backward_pair<kAdds, f16, float>, backward_pair<kAdds, f16, f16>},
      {nullptr, backward_pair<kAdds, bf16, float>, nullptr, backward_pair<kAdds, bf16, bf16>}},
     {sum_chunks<double>, sum_chunks<float>, sum_chunks<f16>, sum_chunks<bf16>}};
-
-// The same of a y in e4m3; forward only, and no f64.
-constexpr Kernels kE4m3Kernels = {
-    {{},
-     {nullptr, forward_e4m3<float, float>},
-     {nullptr, forward_e4m3<f16, float>, forward_e4m3<f16, f16>},
-     {nullptr, forward_e4m3<bf16, float>, nullptr, forward_e4m3<bf16, bf16>}},
-    {},
-    {}};
 
 }  // namespace
 }  // namespace fuseline::rms

@@ -38,11 +38,14 @@ struct ComputeOf<double> {
 template <class X>
 using Compute = typename ComputeOf<X>::type;
 
-// GCC 12 splits the conversion of a vector of 16-bit lanes in four instructions.
+// GCC 12 takes these three conversions apart, in up to 30 instructions.
 template <int N>
 inline Lanes<uint32_t, N> to_32_bits(const Lanes<uint16_t, N>& bits) {
 #ifdef __AVX2__
-  if constexpr (N == 8) {
+  if constexpr (N == 4) {
+    return bit_cast<Lanes<uint32_t, 4>>(
+        _mm_cvtepu16_epi32(_mm_cvtsi64_si128(bit_cast<int64_t>(bits))));
+  } else if constexpr (N == 8) {
     return bit_cast<Lanes<uint32_t, 8>>(_mm256_cvtepu16_epi32(bit_cast<__m128i>(bits)));
   }
 #endif
@@ -53,6 +56,30 @@ inline Lanes<uint32_t, N> to_32_bits(const Lanes<uint16_t, N>& bits) {
   }
 #endif
   return __builtin_convertvector(bits, Lanes<uint32_t, N>);
+}
+template <class C, class V>
+inline Vector<C> in_type(const V& v) {
+  if constexpr (std::is_same_v<C, double> && std::is_same_v<V, Lanes<float, kLanes<double>>>) {
+#if defined(__AVX512F__)
+    return bit_cast<Vector<C>>(_mm512_maskz_cvtps_pd(0xff, bit_cast<__m256>(v)));
+#elif defined(__AVX2__)
+    return bit_cast<Vector<C>>(_mm256_cvtps_pd(bit_cast<__m128>(v)));
+#endif
+  }
+  return __builtin_convertvector(v, Vector<C>);
+}
+// Of lanes below 256.
+template <int N>
+inline Lanes<uint8_t, N> to_bytes(const Lanes<uint32_t, N>& v) {
+#ifdef __AVX2__
+  if constexpr (N == 8) {
+    const auto words = _mm256_packus_epi32(bit_cast<__m256i>(v), __m256i{});
+    const auto bytes = _mm256_packus_epi16(words, words);
+    return bit_cast<Lanes<uint8_t, 8>>(_mm_cvtsi128_si64(
+        _mm_unpacklo_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256(bytes, 1))));
+  }
+#endif
+  return __builtin_convertvector(v, Lanes<uint8_t, N>);
 }
 
 template <int N>
@@ -71,7 +98,9 @@ inline Lanes<uint16_t, N> from_float(const Lanes<float, N>& v, bf16) {
 template <int N>
 inline Lanes<float, N> to_float(const Lanes<uint16_t, N>& bits, f16) {
 #ifdef __F16C__
-  if constexpr (N == 8) {
+  if constexpr (N == 4) {
+    return bit_cast<Lanes<float, 4>>(_mm_cvtph_ps(_mm_cvtsi64_si128(bit_cast<int64_t>(bits))));
+  } else if constexpr (N == 8) {
     return bit_cast<Lanes<float, 8>>(_mm256_cvtph_ps(bit_cast<__m128i>(bits)));
   }
 #endif
@@ -128,16 +157,16 @@ inline Lanes<uint8_t, N> from_float(const Lanes<float, N>& v, e4m3) {
       bit_cast<Lanes<uint32_t, N>>(bit_cast<Lanes<float, N>>(capped) + 0x1p14f) - 0x46800000;
   const auto finite = capped < 0x3c800000 ? subnormal : normal;
   const auto bits = (magnitude > 0x7f800000 ? (u & 0) + 0x7f : finite) | ((u >> 24) & 0x80);
-  return __builtin_convertvector(bits, Lanes<uint8_t, N>);
+  return to_bytes<N>(bits);
 }
 
 template <class C, class X, class Part>
 inline Vector<C> load(const X* p, Part part) {
   constexpr int kN = kLanes<C>;
   if constexpr (sizeof(X) == 2) {
-    return __builtin_convertvector(to_float<kN>(read<uint16_t, kN>(p, part), X{}), Vector<C>);
+    return in_type<C>(to_float<kN>(read<uint16_t, kN>(p, part), X{}));
   } else {
-    return __builtin_convertvector(read<X, kN>(p, part), Vector<C>);
+    return in_type<C>(read<X, kN>(p, part));
   }
 }
 
@@ -158,9 +187,9 @@ inline Vector<C> rounded(const Vector<C>& v) {
   constexpr int kN = kLanes<C>;
   if constexpr (sizeof(X) == 2) {
     const auto bits = from_float<kN>(__builtin_convertvector(v, Lanes<float, kN>), X{});
-    return __builtin_convertvector(to_float<kN>(bits, X{}), Vector<C>);
+    return in_type<C>(to_float<kN>(bits, X{}));
   } else {
-    return __builtin_convertvector(__builtin_convertvector(v, Lanes<X, kN>), Vector<C>);
+    return in_type<C>(__builtin_convertvector(v, Lanes<X, kN>));
   }
 }
 
@@ -271,12 +300,21 @@ inline Vector<double> widen(const Vector<C>& v, int part) {
   if constexpr (kParts<C> == 1) {
     return v;
   } else {
-    const auto floats = half<C, kLanes<C>>(v, part);
-#ifdef __AVX512F__
-    return bit_cast<Vector<double>>(_mm512_maskz_cvtps_pd(0xff, bit_cast<__m256>(floats)));
-#else
-    return __builtin_convertvector(floats, Vector<double>);
-#endif
+    return in_type<double>(half<C, kLanes<C>>(v, part));
+  }
+}
+
+// The other way: two vectors of fp64, a half of the lanes each.
+template <int N = kLanes<double>>
+inline Vector<float> narrow(const Lanes<double, N>& first, const Lanes<double, N>& second) {
+  const auto a = __builtin_convertvector(first, Lanes<float, N>);
+  const auto b = __builtin_convertvector(second, Lanes<float, N>);
+  if constexpr (N == 8) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  } else if constexpr (N == 4) {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3, 4, 5, 6, 7);
+  } else {
+    return __builtin_shufflevector(a, b, 0, 1, 2, 3);
   }
 }
 
