@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterator
 from itertools import product
 from types import FunctionType
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from fuseline.core.operator import PLAIN
-from fuseline.ops import cross_entropy
+from fuseline.ops import cross_entropy, linear_cross_entropy
 from fuseline.ops.cross_entropy.op import SELECTOR
+from fuseline.patching.logits import Head, Logits, deferred
 from fuseline.patching.probe import Differs, Unlike, autocast, neutral
 from fuseline.patching.serving import Watched
 
@@ -37,11 +39,15 @@ class Loss(Watched):
     own     that function, which serves what was not proven
     device  the kind that the proof was made on
     cells   dtypes of logits and numbers of their dimensions in which it is cross_entropy
+    heads   those in which linear_cross_entropy is the loss and the layer before it
     """
 
-    def __init__(self, impl: str, own: FunctionType, device: str, cells: frozenset[Cell]) -> None:
+    def __init__(
+        self, impl: str, own: FunctionType, device: str, cells: frozenset[Cell],
+        heads: frozenset[Cell],
+    ) -> None:  # fmt: skip
         super().__init__(impl, ())
-        self.own_function, self.device, self.cells = own, device, cells
+        self.own_function, self.device, self.cells, self.heads = own, device, cells, heads
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = dict(zip(NAMES, args, strict=False))
@@ -56,8 +62,12 @@ class Loss(Watched):
 
     def still(self, other: Loss) -> bool:
         """Whether another one serves the same."""
-        names = ("impl", "own_function", "device", "cells")
+        names = ("impl", "own_function", "device", "cells", "heads")
         return all(getattr(self, name) == getattr(other, name) for name in names)
+
+    def head(self, layer: nn.Linear) -> Head | None:
+        """Return what serves the layer that makes the logits, if they need not be there."""
+        return Head(layer, self.device, self.heads) if self.heads else None
 
     def _refusal(
         self,
@@ -71,7 +81,7 @@ class Loss(Watched):
         """Return why a call is left to the model's own function, or None."""
         target = labels if shift_labels is None else shift_labels
         for name, t in (("logits", logits), ("labels", target)):
-            if type(t) not in PLAIN or t.is_nested:
+            if (type(t) not in PLAIN and type(t) is not Logits) or t.is_nested:
                 return f"{name} is a {type(t).__name__}"
         if logits.device.type != self.device:
             return f"logits is on {logits.device.type}, proven on {self.device}: patch again"
@@ -109,12 +119,24 @@ def compute(
         shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
     target = shift_labels.to(logits.device)
     reduction = "mean" if num_items_in_batch is None else "sum"
-    loss: Tensor = cross_entropy(logits, target, None, ignore_index, reduction, impl=impl)
+    loss = _sum_or_mean(impl, logits, target, ignore_index, reduction)
     if num_items_in_batch is None:
         return loss
     items: Any = num_items_in_batch
     shared: Tensor = loss / (items.to(loss.device) if isinstance(items, Tensor) else items)
     return shared
+
+
+def _sum_or_mean(
+    impl: str, logits: Tensor, target: Tensor, ignore_index: int, reduction: str
+) -> Tensor:
+    if type(logits) is not Logits or not logits.unread:
+        return cross_entropy(logits, target, None, ignore_index, reduction, impl=impl)
+    hidden, weight, bias = logits.product.factors
+    loss = linear_cross_entropy(hidden, weight, target, bias, ignore_index, reduction)
+    if loss.requires_grad:
+        loss.register_hook(logits.product.expire)
+    return loss
 
 
 def own_loss(module: Any) -> Any:
@@ -143,10 +165,9 @@ def serve(own: Any, impl: str, device: torch.device) -> Loss | str:
     if why is not None:
         return f"cross_entropy: {why}"
     try:
-        cells = prove(own, impl, device)
+        return Loss(impl, own, device.type, *prove(own, impl, device))
     except Unlike as error:
         return str(error)
-    return Loss(impl, own, device.type, frozenset(cells))
 
 
 def install(module: Any, loss: Loss) -> None:
@@ -165,8 +186,9 @@ def remove(module: Any) -> bool:
     return True
 
 
-def prove(own: Any, impl: str, device: torch.device) -> list[Cell]:
-    """Return the cells in which a function gives what cross_entropy gives.
+def prove(own: Any, impl: str, device: torch.device) -> tuple[frozenset[Cell], frozenset[Cell]]:
+    """Return the cells in which a function gives what cross_entropy gives, and those in which
+    linear_cross_entropy gives what it and a linear layer do.
 
     Raises Unlike where it is another function of fp32 logits.
     """
@@ -176,20 +198,37 @@ def prove(own: Any, impl: str, device: torch.device) -> list[Cell]:
         kind is not inspect.Parameter.VAR_KEYWORD for kind in kinds[len(NAMES) :]
     ):
         raise Unlike(f"its parameters are {', '.join(p.name for p in parameters)}")
-    found, errors = [], []
+    found, heads, errors = [], [], []
     with neutral(device):
         for dtype, shapes in product(DTYPES, SHAPES):
+            cell = dtype, len(shapes[0])
             try:
                 for shape in shapes:
                     _compare(own, impl, shape, dtype, device)
-                found.append((dtype, len(shapes[0])))
+                found.append(cell)
+                if impl == "auto" and _with_head(own, shapes, dtype, device):
+                    heads.append(cell)
             except Differs:
                 raise
             except Unlike as error:
                 errors.append(error)
     if not found:
         raise errors[0]
-    return found
+    return frozenset(found), frozenset(heads)
+
+
+def _calls(
+    generator: torch.Generator, shape: tuple[int, ...], device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """Give what a loss may be called with beside logits of a shape."""
+    *lead, classes = shape
+    labels = torch.randint(classes, lead, generator=generator)
+    labels = labels.masked_fill(torch.rand(lead, generator=generator) < 0.3, -100).to(device)
+    yield {"labels": labels}
+    yield {"labels": labels, "num_items_in_batch": torch.tensor(11, device=device)}
+    yield {"labels": labels.masked_fill(labels == -100, 3), "ignore_index": 3}
+    yield {"labels": labels, "shift_labels": labels.flip(0)}
+    yield {"labels": torch.full_like(labels, -100)}
 
 
 def _compare(
@@ -197,45 +236,60 @@ def _compare(
 ) -> None:
     generator = torch.Generator()
     generator.seed()
-    *lead, classes = shape
-    labels = torch.randint(classes, lead, generator=generator)
-    labels = labels.masked_fill(torch.rand(lead, generator=generator) < 0.3, -100).to(device)
-    items = torch.tensor(11, device=device)
-    changes: tuple[dict[str, Any], ...] = (
-        {},
-        {"num_items_in_batch": items},
-        {"labels": labels.masked_fill(labels == -100, 3), "ignore_index": 3},
-        {"shift_labels": labels.flip(0)},
-        {"labels": torch.full_like(labels, -100)},
-    )
-    for change, to in product(changes, (None, torch.bfloat16)):
+    for call, to in product(_calls(generator, shape, device), (None, torch.bfloat16)):
         x = 4 * torch.randn(shape, generator=generator)
         with autocast(device, to):
-            _check(own, impl, x.to(device, dtype), {"labels": labels, **change})
+            _check(own, impl, [x.to(device, dtype)], call)
 
 
-def _check(own: Any, impl: str, x: Tensor, given: dict[str, Any]) -> None:
-    """Raise Unlike where a function, or we, give another loss or gradient than fp64 does."""
-    dloss = torch.tensor(3.0, device=x.device)
-    inputs = [x.clone().requires_grad_() for _ in range(2)]
+def _with_head(own: Any, shapes: Any, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether linear_cross_entropy is a layer and the loss, for logits that no dtype rounds."""
+    generator = torch.Generator()
+    generator.seed()
+    try:
+        for shape in shapes:
+            for call in _calls(generator, shape, device):
+                hidden = torch.randint(-1, 2, (*shape[:-1], 16), generator=generator)
+                weight = torch.randint(-4, 5, (shape[-1], 16), generator=generator) / 4
+                leaves = [t.to(device, dtype) for t in (hidden, weight)]
+                _check(own, "auto", leaves, call)
+    except Unlike:
+        return False
+    return True
+
+
+def _check(own: Any, impl: str, leaves: list[Tensor], given: dict[str, Any]) -> None:
+    """Raise Unlike where a function, or we, give another loss or gradient than fp64 does.
+
+    leaves: logits, or what F.linear makes them of.
+    """
+    dloss = torch.tensor(3.0, device=leaves[0].device)
+    inputs = [[t.clone().requires_grad_() for t in leaves] for _ in range(2)]
     with torch.enable_grad():
         try:
-            theirs = own(logits=inputs[0], vocab_size=x.shape[-1], **given)
-            wanted = torch.autograd.grad(theirs, inputs[0], dloss)[0]
+            logits = _logits(F.linear, inputs[0])
+            theirs = own(logits=logits, vocab_size=logits.shape[-1], **given)
+            wanted = torch.autograd.grad(theirs, inputs[0], dloss)
         except Exception as error:  # whatever it does
             line = (str(error).strip().splitlines() or [""])[0]
             raise Unlike(f"it raises {type(error).__name__} on a probe: {line}") from error
-        ours = compute(impl, inputs[1], **given)
-        found = torch.autograd.grad(ours, inputs[1], dloss)[0]
-        exact = x.double().requires_grad_()
-        value = compute("eager", exact, **given)
-        gradient = torch.autograd.grad(value, exact, dloss.double())[0]
-    if (ours.dtype, ours.shape, found.dtype) != (theirs.dtype, theirs.shape, wanted.dtype):
+        ours = compute(impl, _logits(deferred, inputs[1]), **given)
+        found = torch.autograd.grad(ours, inputs[1], dloss)
+        exact = [t.double().requires_grad_() for t in leaves]
+        value = compute("eager", _logits(F.linear, exact), **given)
+        gradients = torch.autograd.grad(value, exact, dloss.double())
+    kinds = [(t.dtype, t.shape) for t in (ours, *found)]
+    if kinds != [(t.dtype, t.shape) for t in (theirs, *wanted)]:
         raise Unlike(f"its loss is {theirs.dtype} of shape {tuple(theirs.shape)}")
     gaps = [_gap(t, value, LOSS_EPS) for t in (ours, theirs)]
-    gaps += [_gap(t, gradient, GRADIENT_EPS) for t in (found, wanted)]
+    for pair, exactly in zip(zip(found, wanted, strict=True), gradients, strict=True):
+        gaps += [_gap(t, exactly, GRADIENT_EPS) for t in pair]
     if max(gaps) > 1:
         raise Differs(max(gaps))
+
+
+def _logits(layer: Callable[..., Tensor], leaves: list[Tensor]) -> Tensor:
+    return leaves[0] if len(leaves) == 1 else layer(*leaves)
 
 
 def _gap(t: Tensor, exact: Tensor, most: float) -> float:

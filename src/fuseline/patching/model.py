@@ -15,6 +15,7 @@ from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM
 from fuseline.patching import form as structure
 from fuseline.patching import loss as losses
 from fuseline.patching.gates import GatedLayer, Gates
+from fuseline.patching.logits import output_layer
 from fuseline.patching.pairs.find import ALREADY, Pairs
 from fuseline.patching.pairs.holder import Holder
 from fuseline.patching.proof import Proof, prove
@@ -34,7 +35,7 @@ from fuseline.patching.serving import (
 _lock = threading.Lock()
 
 
-def patch(model: Module, impl: str = "auto") -> Report:
+def patch(model: Module, impl: str = "auto", keep_logits: bool = False) -> Report:
     """Have norms and chains of modules of a model run on fuseline's operators, in place.
 
     model  any module. Norms, by fuseline.rms_norm and layer_norm: torch.nn.RMSNorm,
@@ -49,7 +50,9 @@ def patch(model: Module, impl: str = "auto") -> Report:
            Gated layers, by swiglu and geglu: down(act(gate(x)) * up(x)) of Linear layers, or one of
            them for both, as in transformers' Llama, Gemma and Phi-3; proven as chains are.
            Losses, by cross_entropy: the loss function of a transformers model, if it is that of the
-           next label each, as ForCausalLMLoss; loss and gradient are compared with fp64.
+           next label each, as ForCausalLMLoss; loss and gradient are compared with fp64. In
+           training the linear layer before it goes into linear_cross_entropy, so that there are no
+           logits: they are computed when something reads them, which must be before backward.
            Rotary embeddings, by rope: attention of transformers' models whose forward calls the
            global apply_rotary_pos_emb of its file, a function of q, k, cos and sin that is compared
            with fp64. The module runs its own forward in which that name alone is another.
@@ -57,6 +60,7 @@ def patch(model: Module, impl: str = "auto") -> Report:
            "auto" calls that torch computes as fast (on a CPU: layer norms, conv_bn, GELU where a
            gradient is wanted), or may (conv_bn on a GPU, not measured), are left to it. The report
            names them.
+    keep_logits  compute the logits in training, too, whether or not something reads them.
 
     Calls of a kind that was not shown to give the same, of a tensor subclass, of another dtype than
     the weight's, or after a change of an attribute or of the class go to the module's own forward,
@@ -73,7 +77,7 @@ def patch(model: Module, impl: str = "auto") -> Report:
     if impl != "auto":
         RMS_NORM.unavailable(impl, "cpu")  # refuses unknown names
     with _lock:
-        return _Patch(model, impl).report()
+        return _Patch(model, impl, keep_logits).report()
 
 
 def unpatch(model: Module) -> int:
@@ -109,8 +113,8 @@ def _place(name: str) -> str:
 class _Patch:
     """One call of patch: modules that are alike are proven once."""
 
-    def __init__(self, model: Module, impl: str) -> None:
-        self.model, self.impl = model, impl
+    def __init__(self, model: Module, impl: str, keep_logits: bool) -> None:
+        self.model, self.impl, self.keep_logits = model, impl, keep_logits
         self.sharded = _is_sharded(model)
         self.proofs: dict[Any, Proof | str] = {}
 
@@ -181,11 +185,27 @@ class _Patch:
         found = losses.serve(own, self.impl, where[0]) if where else "its weights are on meta"
         if isinstance(found, str):
             kept.append((place, kind, found))
-        elif isinstance(before, losses.Loss) and before.still(found):
+            return
+        if isinstance(before, losses.Loss) and before.still(found):
             kept.append((place, kind, ALREADY))
         else:
             losses.install(module, found)
             replaced.append((place, kind))
+        self._head(module, found, replaced)
+
+    def _head(self, model: Any, loss: losses.Loss, replaced: list[Any]) -> None:
+        """Have the logits that a loss takes computed when they are read, or always."""
+        layer: Any = output_layer(model)
+        if layer is None:
+            return
+        before = vars(layer).get("_fuseline")
+        head = None if self.keep_logits or self.sharded else loss.head(layer)
+        if head is None and before is not None:
+            remove(layer)
+        elif head is not None and not head.still(before):
+            install(layer, head)
+            names = [name for name, module in self.model.named_modules() if module is layer]
+            replaced += [(name, "Linear") for name in names]
 
     def _serving(self, module: Module) -> Serving | str:
         """Return what would serve a module, or why it is left alone."""
