@@ -78,12 +78,15 @@ def test_families_forward_backward_generate(family: str, device: str) -> None:
     # GPT-2 has no gates, and transformers knows no loss of its class.
     others = {} if family == "gpt2" else {
         own.replace("RMSNorm", "MLP"): 2, own.replace("RMSNorm", "Attention"): 2,
-        "ForCausalLMLoss": 1, "Linear": 1,
+        "ForCausalLMLoss": 1,
     }  # fmt: skip
+    if others and impl_on(device) == "auto":  # linear_cross_entropy has no "cpu"
+        others["Linear"] = 1
     found = Counter(name for _, name in report.replaced)
     assert found == {own: count} | others, str(report)
     assert not report.kept, str(report)
-    assert sum(isinstance(m, Patched) for m in net.modules()) == count + (5 if others else 0)
+    modules = sum(many for name, many in found.items() if "Loss" not in name)
+    assert sum(isinstance(m, Patched) for m in net.modules()) == modules
     after = everything()
     torch.testing.assert_close(after[0], before[0], rtol=1e-4, atol=1e-5)
     assert after[1].keys() == before[1].keys()
@@ -116,8 +119,7 @@ def test_dtypes_of_a_whole_model(dtype: torch.dtype) -> None:
         net, ids = model(family, dtype=dtype), tokens("cpu")
         before = net(ids).logits
         # Norms, gates, attention, the loss and what makes its logits.
-        heads = 0 if dtype == torch.float64 else 1
-        assert len(fuseline.patch(net).replaced) == 5 + 2 + 2 + 1 + heads
+        assert len(fuseline.patch(net).replaced) == 5 + 2 + 2 + 1 + 1
         eps = torch.finfo(dtype if dtype != torch.float64 else torch.float32).eps
         torch.testing.assert_close(net(ids).logits, before, rtol=16 * eps, atol=16 * eps)
 
