@@ -153,7 +153,16 @@ def _without_home(value: str) -> str:
 
 def _binary_hash() -> str | None:
     path = native.status().path
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path else None
+    if path is None:
+        return None
+    found = path.stat()
+    return _hash_of(path, found.st_mtime_ns, found.st_size)
+
+
+@cache
+def _hash_of(path: Path, changed_ns: int, size: int) -> str:
+    """Return the hash of a file, which is read once as long as it does not change."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 @cache

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Protocol, TypeVar
 
 from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group
@@ -66,7 +67,17 @@ class Filters:
     cells: int = CELLS
 
 
-def select(rows: Sequence[OpRow], names: Sequence[str]) -> tuple[OpRow, ...]:
+class Named(Protocol):
+    """A row of an operator, or its spec."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def select(rows: Sequence[N], names: Sequence[str]) -> tuple[N, ...]:
     """Return the rows of the named operators (all without a name), or raise PlanError."""
     _wanted("op", names, (row.name for row in rows))
     return tuple(row for row in rows if not names or row.name in names)

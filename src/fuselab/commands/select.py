@@ -42,9 +42,7 @@ def specs_of(targets: Sequence[str]) -> dict[str, list[OpSpec]]:
     names = [target for target in targets if not target.endswith(".py")]
     found = {str(Path(file).resolve()): list(specs.load(file).values()) for file in files}
     if names or not files:
-        table = specs.load()
-        known = [row(spec) for spec in table.values()]
-        found[specs.TABLE] = [table[chosen.name] for chosen in select(known, names)]
+        found[specs.TABLE] = [*select([*specs.load().values()], names)]
     return found
 
 
@@ -58,9 +56,8 @@ def found(
     if not (filters.suite and filters.suite.endswith(recorded.SUFFIX)):
         return specs_of(targets), filters
     source = recorded.SOURCE + str(Path(filters.suite).resolve())
-    held = specs.load(source)
-    chosen = select([row(spec, source) for spec in held.values()], targets)
-    return {source: [held[one.name] for one in chosen]}, replace(filters, suite=recorded.SUITE)
+    chosen = select([*specs.load(source).values()], targets)
+    return {source: chosen}, replace(filters, suite=recorded.SUITE)
 
 
 def row(
