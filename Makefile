@@ -23,6 +23,8 @@ else
   PY := $(BIN)python
 endif
 export PATH := $(BIN:%/=%):$(PATH)
+# Hundreds of processes that tests start would each compile our modules, and pytest its own.
+unexport PYTHONDONTWRITEBYTECODE
 # pip hides what CMake says.
 SAY_WHAT_IS_MISSING = $(PY) -c "from fuseline.core import native; why = native.status().why_not('cuda'); why and print(why)"
 

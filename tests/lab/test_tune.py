@@ -52,8 +52,15 @@ FAKE = (
 )
 
 
+@pytest.fixture
+def lab_faked(lab_here: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run `fuselab ...` as FAKE has it, in this process."""
+    monkeypatch.setattr(tune, "entry", fake_tuner)
+    return lab_here
+
+
 def test_a_table_is_measured_proven_and_written_and_a_killed_command_goes_on(
-    lab: Any, folders: Path
+    lab_faked: Any, folders: Path
 ) -> None:
     module = f"{FAKE}import runpy; runpy.run_module('fuselab', run_name='__main__')"
     started = subprocess.Popen(
@@ -67,7 +74,7 @@ def test_a_table_is_measured_proven_and_written_and_a_killed_command_goes_on(
     started.wait()
     started.stderr.close()
     assert not (folders / "config").exists()
-    again = lab(*command(), before=FAKE)
+    again = lab_faked(*command())
     assert again.returncode == 0, again.stderr
     # Three classes in two problems each, of which two were done.
     assert "tiles to time in 4 problems" in again.stderr
@@ -82,11 +89,11 @@ def test_a_table_is_measured_proven_and_written_and_a_killed_command_goes_on(
     assert "fwd float32 rows up to 64: 64-8w -> 64-2w" in again.stdout
     assert re.search(r"2x64 +80.24 us -> +20.06 us  x 0.250", again.stdout)
     assert "tiled-16-1w is incorrect on 3x255: wrong" in again.stdout
-    third = lab(*command("--json"), before=FAKE)
+    third = lab_faked(*command("--json"))
     assert "problems" not in third.stderr
     by_row = {c["row"]: c for c in json.loads(third.stdout)["classes"]}
     assert by_row[64]["before"] == by_row[64]["after"] == "64-2w"
-    assert "6 problems" in lab(*command("--fresh"), before=FAKE).stderr
+    assert "6 problems" in lab_faked(*command("--fresh")).stderr
 
 
 def test_a_budget_ends_the_measuring_and_the_same_command_goes_on(
@@ -108,9 +115,9 @@ def test_a_budget_ends_the_measuring_and_the_same_command_goes_on(
     assert sum(before[-1] > after[0] for before, after in pairwise(problems) if after) >= 2
 
 
-def test_the_lab_itself_measures_tiles(lab: Any, folders: Path) -> None:
+def test_the_lab_itself_measures_tiles(lab_here: Any, folders: Path) -> None:
     file = folders / "mine.json"
-    done = lab(*command("--out", str(file)))
+    done = lab_here(*command("--out", str(file)))
     assert done.returncode == 0, done.stderr
     assert "3 of 3 classes measured" in done.stderr
     # Beside other load no number is good enough for a change.
@@ -256,9 +263,9 @@ def test_every_tile_of_the_operators_is_asked_for_once_and_has_its_cases() -> No
     assert total <= 1700
 
 
-def test_the_landscape_has_every_tile(lab: Any, folders: Path) -> None:
+def test_the_landscape_has_every_tile(lab_faked: Any, folders: Path) -> None:
     out = folders / "land"
-    done = lab(*command("--landscape", str(out)), before=FAKE)
+    done = lab_faked(*command("--landscape", str(out)))
     assert done.returncode == 0, done.stderr
     assert f"landscape in {out}" in done.stderr
     lands = json.loads((out / "landscape.json").read_text())["landscapes"]

@@ -59,7 +59,7 @@ def quick_interpreter(monkeypatch):
 
     init_block, equal = core.block_type.__init__, core.tuple.__eq__
     dtype_of = interpreter._get_np_dtype
-    blocks, dtypes = {}, {}
+    blocks, shapes, dtypes = {}, {}, {}
 
     @functools.cache
     def shape_of(lengths):
@@ -74,6 +74,8 @@ def quick_interpreter(monkeypatch):
         key = element_ty.name, shape
         if key not in blocks:
             init_block(self, element_ty, [*shape])
+            # One object whatever the elements are: others are compared length by length.
+            self.shape = shapes.setdefault(shape, self.shape)
             blocks[key] = vars(self).copy()
         vars(self).update(blocks[key])
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,19 +44,58 @@ print(json.dumps([names, y.abs().max().item(), hits, before]))
 """
 
 
+# Forks for each line it reads, since all that it imports here takes a process seconds of its own.
+PARENT = """
+import json, os, sys, traceback
+import torch._dynamo, torch._inductor.compile_fx, torch.profiler
+from torch._inductor.codecache import torch_key
+torch_key()  # a hash of torch's sources
+for line in sys.stdin:
+    variables, code, argument, said = json.loads(line)
+    if (pid := os.fork()) == 0:
+        os.environ |= variables
+        sys.argv[1:] = [argument]
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
+        failed = 1
+        try:
+            exec(code, {})
+            sys.stdout.flush()
+            failed = 0
+        except BaseException:
+            traceback.print_exc()
+        os._exit(failed)
+    print(os.waitpid(pid, 0)[1], flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def parent() -> Iterator[subprocess.Popen[str]]:
+    """A process with torch's compiler, but nothing of ours, loaded."""
+    plain = ("TORCHINDUCTOR_VEC_ISA_OK", "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS")
+    with subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", PARENT],
+        env=os.environ | dict.fromkeys(plain, "0"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+
+
 @pytest.fixture
-def child(tmp_path: Path) -> Callable[..., Any]:
+def child(parent: subprocess.Popen[str], tmp_path: Path) -> Callable[..., Any]:
     """Compile a call of an operator in a new process, with one folder of caches for all."""
-    tables = tmp_path / "tuned"
+    tables, said = tmp_path / "tuned", tmp_path / "said"
+    variables = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "caches"), tuned.FOLDER: str(tables)}
 
     def run(op: str, package: Path | None = None) -> Any:
-        env = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "caches")}
-        env |= {tuned.FOLDER: str(tables), "TORCHINDUCTOR_VEC_ISA_OK": "0"}
         code = CHILD if package is None else f"{FROM_COPY.format(folder=str(package))}{CHILD}"
-        command = [sys.executable, "-W", "ignore", "-c", code, op]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        print(json.dumps([variables, code, op, str(said)]), file=parent.stdin, flush=True)
+        assert parent.stdout.readline() == "0\n", said.read_text()
+        return json.loads(said.read_text().splitlines()[-1])
 
     run.tables = tables  # type: ignore[attr-defined]
     return run
