@@ -170,28 +170,26 @@ void gradient_tiles(const GradientArgs& a, int64_t first, int64_t last) {
   const Softcap<C> cap(p.softcap);
   const C* const weight = static_cast<const C*>(p.weight);
   RowTile<X, softmax::kFew<C>> x, dx;
-  Slopes<C, C> of[kTileRows];
+  // One of each of a row's slopes behind the other, as vectors read them.
+  C max[kTileRows], log[kTileRows], own[kTileRows], each[kTileRows], of_z[kTileRows];
   C target[kTileRows];
   each_tile(first, last, [&](int64_t row, int64_t count) {
     x.of(p.logits, row, p.stride, count, p.n);
     for (int64_t r = 0; r < count; ++r) {
       const bool ignored = p.target[row + r] == p.ignore_index;
-      of[r] = ignored ? Slopes<C, C>{} : slopes_of<C>(a, row + r);
+      const Slopes<C, C> of = ignored ? Slopes<C, C>{} : slopes_of<C>(a, row + r);
+      max[r] = of.max, log[r] = of.log, own[r] = of.own, each[r] = of.each, of_z[r] = of.of_z;
       target[r] = static_cast<C>(ignored ? -1 : p.target[row + r]);
     }
     for (int64_t r = 0; r < count; r += kLanes<C>) {
-      Slopes<C, Vector<C>> each{};
-      for (int64_t lane = 0; lane < kLanes<C> && r + lane < count; ++lane) {
-        const Slopes<C, C>& own = of[r + lane];
-        each.max[lane] = own.max, each.log[lane] = own.log, each.own[lane] = own.own;
-        each.each[lane] = own.each, each.of_z[lane] = own.of_z;
-      }
+      const auto at_rows = [r](const C* p) { return load<C>(p + r, Whole{}); };
+      const Slopes<C, Vector<C>> of{at_rows(max), at_rows(log), at_rows(own), at_rows(each),
+                                    at_rows(of_z)};
       for (int64_t i = 0; i < p.n; ++i) {
-        const auto at = load<C>(target + r, Whole{});
-        const Vector<C> hit = at == static_cast<C>(i) ? Vector<C>{} + 1 : Vector<C>{};
+        const Vector<C> hit = at_rows(target) == static_cast<C>(i) ? Vector<C>{} + 1 : Vector<C>{};
         const Vector<C> w = Vector<C>{} + (weight ? weight[i] : C(1));
         const auto logits = load<C>(x.column(i) + r, Whole{});
-        store<C>(dx.column(i) + r, each.dlogits(p, cap, logits, hit, w), Whole{});
+        store<C>(dx.column(i) + r, of.dlogits(p, cap, logits, hit, w), Whole{});
       }
     }
     for (int64_t r = 0; r < count; ++r) {
