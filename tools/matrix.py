@@ -35,7 +35,10 @@ VERSIONS = ("2.10", "2.11", "2.13", "2.14", "newest")
 MARKS = ("-m", "not gpu and not browser and not long and not slow")
 TESTS = ("tests/ops", "tests/primitives")
 CANARIES = ("tests/versions",)
-NEEDS = ("pytest", "pytest-timeout", "hypothesis", "expecttest", "scipy", "transformers", "triton")
+NEEDS = (
+    *("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "expecttest", "scipy"),
+    *("transformers", "triton"),
+)
 # Whether the binary is there, what it was built with, and what the tests run on.
 ASK = """
 import json, os, platform, sys, torch, fuseline
@@ -54,7 +57,7 @@ print(json.dumps({
 
 @dataclass
 class Tests:
-    """What pytest said: tests by outcome ("passed", "failed", "skipped"), and which failed."""
+    """What pytest said: tests by outcome, which failed, and how many were skipped for what."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
@@ -179,7 +182,7 @@ def examine(asked: str, wheel: Path, tests: tuple[str, ...]) -> Version:
 
 
 def table(versions: list[Version]) -> str:
-    """Return the versions as a table in Markdown, and below it what failed."""
+    """Return the versions as a table in Markdown, and below it what failed and was skipped."""
     lines = [
         "| torch | Triton | Python | loads | passed | failed | skipped | canaries | minutes |",
         "|---|---|---|---|---:|---:|---:|---:|---:|",
@@ -195,7 +198,10 @@ def table(versions: list[Version]) -> str:
     wrong = [f"- {v.asked}: {v.error}" for v in versions if v.error]
     wrong += [f"- {v.asked}: `{name}`" for v in versions for t in (v.tests, v.canaries)
               for name in t.failed]  # fmt: skip
-    return "\n".join([*lines, "", *(["Failed:", "", *wrong] if wrong else ["Nothing failed."])])
+    left = [f"- {v.asked}: {count}: {reason}" for v in versions for t in (v.tests, v.canaries)
+            for reason, count in t.skipped.items()]  # fmt: skip
+    failed = ["Failed:", "", *wrong] if wrong else ["Nothing failed."]
+    return "\n".join([*lines, "", *failed, *(["", "Skipped:", "", *left] if left else [])])
 
 
 def page(versions: list[Version], wheel: Path, tests: tuple[str, ...]) -> str:
