@@ -226,6 +226,23 @@ def _taken_over(op: Any) -> bool:
     return str(found) == wanted[found.name.removeprefix("aten::")]
 
 
+def _without_memory(make: Any) -> bool:
+    class Made(Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, *_: Any) -> Any:
+            raise AssertionError("asked for what it is made of")
+
+    found = make(Made, (2, 3), dtype=torch.float16, device="cpu")
+    return type(found) is Made and (found.shape, found.dtype) == ((2, 3), torch.float16)
+
+
+def _unasked(disabled: Any) -> bool:
+    class Plain(Tensor):
+        __torch_function__ = disabled
+
+    return not torch.overrides.has_torch_function((torch.ones(2).as_subclass(Plain),))
+
+
 _SAVED = ("grad_out", "query", "key", "value", "out", "logsumexp")
 _LENGTHS = ("cum_seq_q", "cum_seq_k", "max_q", "max_k")
 
@@ -401,6 +418,15 @@ USES = (
             ),
             "torch.nn.modules.module._has_any_global_hook": lambda f: not f(),
             "torch._C._autograd._top_saved_tensors_default_hooks": _hooks,
+        },
+    ),
+    Use(
+        "patch(): logits without memory, a tensor subclass that its dispatcher's calls compute",
+        "patching/logits.py: make the subclass as torch's own wrappers are made there; until then "
+        "have `output_layer` give None, so that logits are computed at once",
+        {
+            "torch.Tensor._make_wrapper_subclass": _without_memory,
+            "torch._C._disabled_torch_function_impl": _unasked,
         },
     ),
     Use(
