@@ -59,6 +59,9 @@ def _parts(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
         elif wanted < 1:
             length = max(1, math.ceil(size * wanted))
             wanted *= size / length
-            a, b = (_RANDOM.randrange(size - length + 1) for _ in range(2))
+            places = size - length + 1
+            a = _RANDOM.randrange(places)
+            # The same place of what was made from one source would leave it as it is.
+            b = (a + 1 + _RANDOM.randrange(places - 1)) % places if places > 1 else a
             mine, theirs = mine.narrow(dim, a, length), theirs.narrow(dim, b, length)
     return mine, theirs
