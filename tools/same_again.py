@@ -33,7 +33,7 @@ import numpy as np
 
 from fuselab import stats
 from fuselab.commands import exits
-from fuselab.commands.compare import Result
+from fuselab.commands.stored.compare import Result
 from fuselab.comparison import Comparison, Verdict, compare, pair, summary
 from fuselab.model import Cell, Measurement
 from fuselab.plan import CEILING

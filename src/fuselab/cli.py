@@ -96,7 +96,7 @@ def check(
     **options: Any,
 ) -> int:
     """Check implementations against fp64 references, in every direction and layout."""
-    from fuselab.commands import check as verb
+    from fuselab.commands.measuring import check as verb
 
     return verb.run(targets, Filters(impls=impls, dtypes=dtypes, cases=cases), **options)
 
@@ -168,7 +168,7 @@ def run(
     **options: Any,
 ) -> int:
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
-    from fuselab.commands import run as verb
+    from fuselab.commands.measuring import run as verb
     from fuselab.model import ISOLATED
     from fuselab.wild import CELLS, SUITE
 
@@ -193,7 +193,7 @@ def run(
 
 def _in_jobs(jobs: int | None, job_options: tuple[str, ...], options: Mapping[str, Any]) -> int:
     """Run this command in parts, in jobs of a cluster."""
-    from fuselab.commands import jobs as array
+    from fuselab.commands.measuring import jobs as array
 
     if jobs is None:
         raise click.UsageError("--job-option: expected --jobs with it")
@@ -245,8 +245,8 @@ def tune(
     **options: Any,
 ) -> int:
     """Find launch parameters on this GPU and write them to a file that the operator reads."""
-    from fuselab.commands import learn
-    from fuselab.commands import tune as verb
+    from fuselab.commands.tuning import learn
+    from fuselab.commands.tuning import tune as verb
 
     if measured is not None:
         return learn.run(target, measured, by, options["out"], as_json=options["as_json"])
@@ -294,7 +294,7 @@ def profile(
     **options: Any,
 ) -> int:
     """Print all counters of one cell, by kernel, and where it stands under its roofs."""
-    from fuselab.commands import profile as verb
+    from fuselab.commands.measuring import profile as verb
 
     filters = Filters(
         impls=(impl,),
@@ -311,7 +311,7 @@ def profile(
 @as_json
 def doctor(**options: Any) -> int:
     """Say what works on this machine, what does not, why, and what would mend it."""
-    from fuselab.commands import doctor as verb
+    from fuselab.commands.measuring import doctor as verb
 
     return verb.run(**options)
 

@@ -35,7 +35,7 @@ def explain(function: str | None, **options: Any) -> int:
     FUNCTION is FILE.py:FUNCTION, which is run, or the name of a shipped example. It is called as it
     is, compiled for each size and compiled for any size, in a process with caches of its own.
     """
-    from fuselab.commands import explain as verb
+    from fuselab.commands.inside import explain as verb
 
     return verb.run(function, **options)
 
@@ -62,7 +62,7 @@ def judge(problem: str, solution: str | None, no_compile: bool, **options: Any) 
     folders: files of the same names. PROBLEM alone, a folder: each problem.py is of the files
     beside it. Exit code 1 if one is refused, 3 if none can be judged. DIR/judge.html, judge.json.
     """
-    from fuselab.commands import judge as verb
+    from fuselab.commands.others import judge as verb
 
     return verb.run(problem, solution, compiled=not no_compile, **options)
 
@@ -99,7 +99,7 @@ def train_bench(**options: Any) -> int:
     Exit code 1 if a variant fails, or the losses of an fp32 size differ by more than 1e-5 at any
     step.
     """
-    from fuselab.commands import train_bench as verb
+    from fuselab.commands.inside import train_bench as verb
 
     return verb.run(**options)
 
@@ -129,7 +129,7 @@ def trace(call: str, **options: Any) -> int:
     CALL is a Python expression, which is run; x (4 x 64), w (64), torch, F, nn and fuseline are
     there: fuselab trace "F.rms_norm(x, (64,), w)".
     """
-    from fuselab.commands import trace as verb
+    from fuselab.commands.inside import trace as verb
 
     return verb.run(call, **options)
 
@@ -146,7 +146,7 @@ def trace(call: str, **options: Any) -> int:
 @click.option("--out", metavar="DIR", default="out/internals", show_default=True)
 def internals(**options: Any) -> int:
     """Run every folder of framework-internals anew, and write an index of what they made."""
-    from fuselab.commands import internals as verb
+    from fuselab.commands.inside import internals as verb
 
     return verb.run(**options)
 
@@ -163,7 +163,7 @@ def compile_bench(**options: Any) -> int:
     SUBJECT is an operator, mlp_block, attention_block, norm_residual or attention_pytorch;
     default: all.
     """
-    from fuselab.commands import compile_bench as verb
+    from fuselab.commands.inside import compile_bench as verb
 
     return verb.run(**options)
 
@@ -179,7 +179,7 @@ def candidates(**options: Any) -> int:
 
     Ten tunings each. SUBJECT as compile-bench has them; default: all.
     """
-    from fuselab.commands import candidates as verb
+    from fuselab.commands.inside import candidates as verb
 
     return verb.run(**options)
 
@@ -197,7 +197,7 @@ def hlo(op: str, **options: Any) -> int:
 
     Needs the extra jax. Compiles and runs nothing; the JSON and the page hold both HLO texts.
     """
-    from fuselab.commands import hlo as verb
+    from fuselab.commands.inside import hlo as verb
 
     return verb.run(op, **options)
 
@@ -240,7 +240,7 @@ def methods(**options: Any) -> int:
     float32, forward. On a GPU pytest-benchmark's way with and without waiting and emptying the
     cache, events, do_bench, a CUDA graph, Nsight Compute; on a CPU those that exist there.
     """
-    from fuselab.commands import study as verb
+    from fuselab.commands.inside import study as verb
 
     return verb.methods(**options)
 
@@ -299,7 +299,7 @@ def scan(
     from one optimizer.step() to the next, else a call of a module that no other calls.
     Exit code 1 if the script fails. DIR/scan.html, scan.json, suite.json and the traces.
     """
-    from fuselab.commands import scan as verb
+    from fuselab.commands.others import scan as verb
 
     return verb.run(script, arguments, apply=not no_apply, compiled=not no_compile, **options)
 

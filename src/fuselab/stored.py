@@ -28,7 +28,7 @@ def report(runs: tuple[str, ...], **options: Any) -> int:
 
     Of several runs, up to four: one page, with each beside the first.
     """
-    from fuselab.commands import report as verb
+    from fuselab.commands.stored import report as verb
 
     return verb.run(runs, **options)
 
@@ -40,7 +40,7 @@ def report(runs: tuple[str, ...], **options: Any) -> int:
 @click.option("--dtype", help="Dtype; default: the first.")
 def plot(run: str, picture: str, op: str | None, dtype: str | None) -> int:
     """Draw bandwidth over size of one operator and dtype, for a README or a paper."""
-    from fuselab.commands import plot as verb
+    from fuselab.commands.stored import plot as verb
 
     return verb.run(run, picture, op, DTYPE_ALIASES.get(dtype or "", dtype))
 
@@ -58,7 +58,7 @@ def plot(run: str, picture: str, op: str | None, dtype: str | None) -> int:
 @click.option("--out", metavar="FILE", help="Write there; parquet needs it.")
 def export(run: str, form: str, samples: bool, out: str | None) -> int:
     """Print one flat record a cell; baseline: short lines to review and to compare with."""
-    from fuselab.commands import export as verb
+    from fuselab.commands.stored import export as verb
 
     return verb.run(run, form, samples=samples, out=out)
 
@@ -87,7 +87,7 @@ def compare(
 
     A may be published:NAME, numbers that others published; up to four runs then stand beside them.
     """
-    from fuselab.commands import compare as verb
+    from fuselab.commands.stored import compare as verb
 
     wanted = {"op": ops, "impl": impls, "dtype": dtypes, "case": cases, "direction": directions}
     gate = verb.Gate(**{name: options.pop(name) for name in verb.Gate.__dataclass_fields__})
@@ -103,7 +103,7 @@ def merge(out: str, runs: tuple[str, ...]) -> int:
     A cell that two runs measured differently is an error; of the ceilings, which every run
     measures, the first is kept.
     """
-    from fuselab.commands import merge as verb
+    from fuselab.commands.stored import merge as verb
 
     return verb.run(out, runs)
 
@@ -116,7 +116,7 @@ def share(run: str, file: str) -> int:
 
     compare, report, export, merge and tune take it in place of a run's folder.
     """
-    from fuselab.commands import share as verb
+    from fuselab.commands.stored import share as verb
 
     return verb.run(run, file)
 
@@ -146,7 +146,7 @@ def show(
     memory_limit: int | None,
 ) -> int:
     """Draw the heat maps of a run in the terminal: how much faster the best of ours is, by size."""
-    from fuselab.commands import show as verb
+    from fuselab.commands.stored import show as verb
 
     dtypes = tuple(DTYPE_ALIASES.get(name, name) for name in dtypes)
     if memory_limit is not None and against is not None:

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,38 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "src" / "fuseline"
 LAB = ROOT / "src" / "fuselab"
 OPS = sorted(p for p in (LIBRARY / "ops").iterdir() if (p / "__init__.py").exists())
-SOURCES = [p for package in (LIBRARY, LAB) for p in sorted(package.rglob("*"))]
+SOURCES = [
+    p
+    for package in (LIBRARY, LAB)
+    for p in sorted(package.rglob("*"))
+    if "__pycache__" not in p.parts
+]
 PYTHON = [p for p in SOURCES if p.suffix == ".py"]
 NATIVE = [p for p in SOURCES if p.suffix in (".cpp", ".cu", ".h", ".cuh")]
+# Folders of more than twelve files, and how many they have.
+LARGER = {
+    # CMake finds the kernels of an operator by their names in its folder.
+    "fuseline/ops/attention": 14,
+    "fuseline/ops/bias_dropout_add": 15,
+    "fuseline/ops/bias_gelu": 15,
+    "fuseline/ops/cross_entropy": 14,
+    "fuseline/ops/horizontal_reduction_pointwise": 13,
+    "fuseline/ops/horizontal_reduction_reduction": 13,
+    "fuseline/ops/layer_norm": 20,
+    "fuseline/ops/masked_softmax": 13,
+    "fuseline/ops/norm_chain": 13,
+    "fuseline/ops/pointwise_chain": 13,
+    "fuseline/ops/rms_norm": 14,
+    # Every operator includes its headers, by paths that also stand in messages of the binary.
+    "fuseline/core/cpp": 14,
+    # To be cut.
+    "fuseline/core": 31,
+    "fuseline/testing": 21,
+    "fuselab": 39,
+    "fuselab/report": 17,
+    "fuselab/scan": 18,
+    "fuselab/worker": 35,
+}
 # The module for one torch and one Python; all else is of the binary, or compiled where it is used.
 HOST = LIBRARY / "core" / "host"
 STABLE = [p for p in NATIVE if HOST not in p.parents]
@@ -58,9 +88,9 @@ def test_folders_exports_and_table_name_the_same_operators() -> None:
     assert [p.name for p in OPS] == sorted(ops.__all__) == list(table.load())
 
 
-def test_folders_of_primitives_stay_small() -> None:
-    files = [p.parent for p in PYTHON + NATIVE if p.is_relative_to(LIBRARY / "primitives")]
-    assert {str(p.relative_to(LIBRARY)) for p in files if files.count(p) > 12} == set()
+def test_folders_stay_small() -> None:
+    files = Counter(str(p.parent.relative_to(ROOT / "src")) for p in SOURCES if p.is_file())
+    assert {folder: count for folder, count in files.items() if count > 12} == LARGER
 
 
 def _includes(path: Path) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 from fuselab import metrics
 from fuselab.cli import command
 from fuselab.columns import COUNTED
-from fuselab.commands import count
+from fuselab.commands.measuring import count
 from fuselab.counters import Task, counted, launch, ncu, perf_event, traffic, uncounted
 from fuselab.counters.compile_time import CompileTime
 from fuselab.counters.energy import joules_per_call

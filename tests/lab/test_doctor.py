@@ -14,7 +14,7 @@ import torch
 
 import fuseline
 from fuselab import environment, roofs
-from fuselab.commands import doctor, selftest
+from fuselab.commands.measuring import doctor, selftest
 from fuselab.worker import roofs as measured_roofs
 from fuseline.core import native
 from fuseline.core.native import Native

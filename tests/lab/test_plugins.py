@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from fuselab import columns, environment, plugins, rivals
-from fuselab.commands import doctor, select
-from fuselab.commands.selftest import BAD, GOOD
+from fuselab.commands import select
+from fuselab.commands.measuring import doctor
+from fuselab.commands.measuring.selftest import BAD, GOOD
 from fuselab.store import Store
 from fuselab.worker import baselines, specs
 

@@ -18,7 +18,7 @@ import pytest
 from processes import gone
 from torch._inductor.runtime.autotune_cache import AutotuneCache
 
-from fuselab.commands import gpus, prepare
+from fuselab.commands.measuring import gpus, prepare
 from fuselab.model import Group
 from fuselab.runner import Worker
 from fuselab.worker import process
@@ -106,7 +106,7 @@ FOUR = [group(f"{i}") for i in range(4)]
     ("groups", "change"),
     [
         (FOUR[:3], {}),
-        (FOUR, {"fuselab.commands.prepare.cores": lambda: 1}),
+        (FOUR, {"fuselab.commands.measuring.prepare.cores": lambda: 1}),
         (FOUR, {"torch._inductor.config": SimpleNamespace(max_autotune=True)}),
         ([group(f"{i}", "eager", "triton") for i in range(4)], {}),
     ],
@@ -257,7 +257,7 @@ def make_inputs(case, dtype, device, generator):
 SPEC = replace(toy_ops.spec("hanging"), make_inputs=make_inputs)
 """
 START = (
-    "import runpy, fuselab.commands.prepare as prepare; prepare.cores = lambda: 4; "
+    "import runpy, fuselab.commands.measuring.prepare as prepare; prepare.cores = lambda: 4; "
     "runpy.run_module('fuselab', run_name='__main__')"
 )
 

@@ -13,7 +13,7 @@ import pytest
 from fuselab import roofs
 from fuselab.cli import command
 from fuselab.columns import NAMED
-from fuselab.commands import profile as verb
+from fuselab.commands.measuring import profile as verb
 from fuselab.counters import counted, ncu, uncounted
 from fuselab.counters.instructions import Instructions
 from fuselab.model import Accuracy, Count, Group, Measurement, Proof, Status

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fuselab.cli import command
-from fuselab.commands import run as run_module
+from fuselab.commands.measuring import run as run_module
 
 ABSENT = """
 from dataclasses import replace

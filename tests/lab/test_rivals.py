@@ -370,7 +370,7 @@ def test_list_names_them_with_their_versions(
 
 def test_importing_the_lab_imports_no_rival() -> None:
     code = (
-        "import sys, fuselab.worker.process, fuselab.commands.run; "
+        "import sys, fuselab.worker.process, fuselab.commands.measuring.run; "
         "names = 'liger_kernel', 'quack', 'flash_attn', 'xformers'; "
         "sys.exit(any(name in sys.modules for name in names))"
     )

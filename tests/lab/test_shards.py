@@ -14,7 +14,7 @@ import pytest
 from submitit.core.utils import UncompletedJobError
 
 from fuselab.cli import cli, command
-from fuselab.commands import gpus, jobs
+from fuselab.commands.measuring import gpus, jobs
 from fuselab.lock import host_lock
 from fuselab.model import Group, Measurement, Status
 from fuselab.options import words

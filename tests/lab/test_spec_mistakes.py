@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fuselab.commands.check import Verdict
+from fuselab.commands.measuring.check import Verdict
 from fuselab.worker import specs
 
 TEMPLATE = """import torch

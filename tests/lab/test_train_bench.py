@@ -121,7 +121,7 @@ def test_a_variant_that_fails_is_exit_1_and_one_not_installed_is_none(
     failed: bool, code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [trained("eager", 2.0, 1.0), Missing("jax", "why", failed)]
-    monkeypatch.setattr("fuselab.commands.train_bench.bench", lambda *_: rows)
+    monkeypatch.setattr("fuselab.commands.inside.train_bench.bench", lambda *_: rows)
     assert command(["train-bench", "--device", "cpu"]) == code
 
 

@@ -19,8 +19,8 @@ import fake_tuner
 import numpy as np
 import pytest
 
-from fuselab.commands import tune
-from fuselab.commands.tune import Choice, Slot
+from fuselab.commands.tuning import tune
+from fuselab.commands.tuning.tune import Choice, Slot
 from fuselab.model import Group, Measurement, Status
 from fuselab.plan import Filters
 from fuseline.core import tuned
@@ -48,7 +48,7 @@ def tile(table: Table, n: int) -> Tile:
 
 FAKE = (
     f"import sys; sys.path.insert(0, {str(Path(OPS).parent)!r}); import fake_tuner; "
-    "from fuselab.commands import tune; tune.entry = fake_tuner; "
+    "from fuselab.commands.tuning import tune; tune.entry = fake_tuner; "
 )
 
 

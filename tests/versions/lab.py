@@ -196,7 +196,7 @@ USES = (
     ),
     Use(
         "settings of the compilers that a measurement fixes and gives back",
-        "worker/, notebook/, explain/randomness.py, commands/prepare.py: look the setting up in "
+        "worker/, notebook/, explain/randomness.py, commands/measuring/prepare.py: look it up in "
         "torch/_inductor/config.py; a number measured with another is not comparable",
         {
             "torch._inductor.config": _settings("force_disable_caches", "fallback_random"),

@@ -1,1 +1,1 @@
-"""The verbs: one file each, `run(...)` returns the exit code."""
+"""The verbs: one file each, `run(...)` returns the exit code; here what they share."""

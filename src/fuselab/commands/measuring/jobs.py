@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fuselab.commands import exits, merge
+from fuselab.commands import exits
+from fuselab.commands.stored import merge
 from fuselab.plan import PlanError
 
 # Of a job that sets none; submitit's own would end a run after five minutes.

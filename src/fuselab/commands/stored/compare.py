@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fuselab import metrics
-from fuselab.commands import exits, published
+from fuselab.commands import exits
+from fuselab.commands.stored import published
 from fuselab.comparison import (
     COMPLETE,
     Comparison,

@@ -13,7 +13,7 @@ import torch
 
 from fuselab import columns, environment, plugins, rivals, roofs
 from fuselab.commands import exits, select
-from fuselab.commands.selftest import BAD, GOOD, NOTE, QUIET, Item, findings, tables
+from fuselab.commands.measuring.selftest import BAD, GOOD, NOTE, QUIET, Item, findings, tables
 from fuselab.lock import device_lock
 from fuselab.roofs import Roofs
 from fuselab.runner import Worker, WorkerError

@@ -16,7 +16,7 @@ from time import monotonic
 import torch
 
 from fuselab import caches, environment, rivals, runner
-from fuselab.commands import gpus
+from fuselab.commands.measuring import gpus
 from fuselab.commands.progress import Steps
 from fuselab.model import Group
 from fuselab.runner import Worker, WorkerError

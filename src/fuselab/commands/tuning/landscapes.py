@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from fuselab.commands.tiles import Choice, time_us
+from fuselab.commands.tuning.tiles import Choice, time_us
 from fuselab.landscape import write as drawn
 from fuselab.landscape.record import Landscape, Spot
 from fuselab.store import Store

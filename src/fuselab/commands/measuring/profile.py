@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fuselab import roofs
-from fuselab.commands import count, select
-from fuselab.commands.run import LOG, exit_code, measure
+from fuselab.commands import select
+from fuselab.commands.measuring import count
+from fuselab.commands.measuring.run import LOG, exit_code, measure
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement
 from fuselab.plain import plain

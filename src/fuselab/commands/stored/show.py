@@ -11,7 +11,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from fuselab.commands import exits, frontier
+from fuselab.commands import exits
+from fuselab.commands.stored import frontier
 from fuselab.plain import plain
 from fuselab.plan import PlanError, unknown
 from fuselab.report import grid as grids

@@ -13,7 +13,8 @@ from pathlib import Path
 from time import monotonic
 
 from fuselab import metrics, runner, shards
-from fuselab.commands import count, exits, gpus, prepare, select
+from fuselab.commands import exits, select
+from fuselab.commands.measuring import count, gpus, prepare
 from fuselab.commands.progress import Steps
 from fuselab.lock import device_lock
 from fuselab.model import Group, Measurement, Status

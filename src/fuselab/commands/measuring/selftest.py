@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fuselab.commands.count import counters
+from fuselab.commands.measuring.count import counters
 from fuselab.roofs import Roofs
 
 GOOD, NOTE, BAD = "ok", "note", "bad"

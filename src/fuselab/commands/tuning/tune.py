@@ -18,9 +18,11 @@ from time import monotonic
 from typing import Any
 
 from fuselab import caches, comparison, environment, runner, stats
-from fuselab.commands import exits, landscapes, paths, prepare, select
+from fuselab.commands import exits, paths, select
+from fuselab.commands.measuring import prepare
 from fuselab.commands.progress import Steps
-from fuselab.commands.tiles import Choice, Found, Slot, time_us
+from fuselab.commands.tuning import landscapes
+from fuselab.commands.tuning.tiles import Choice, Found, Slot, time_us
 from fuselab.comparison import Pair, Verdict
 from fuselab.landscape import write as drawn
 from fuselab.lock import device_lock

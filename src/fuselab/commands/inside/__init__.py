@@ -1,0 +1,1 @@
+"""Verbs that show the framework from inside: dispatcher, compiler, XLA, training."""

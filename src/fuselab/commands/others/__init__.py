@@ -1,0 +1,1 @@
+"""Verbs that measure other people's code: solutions of problems, scripts."""

@@ -1,0 +1,1 @@
+"""Verbs that read runs that are stored: shown, compared, merged, exported."""

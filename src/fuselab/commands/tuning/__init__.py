@@ -1,0 +1,1 @@
+"""`fuselab tune`: launch parameters measured, rules learned, landscapes drawn."""
