@@ -34,12 +34,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab import stats
 from fuselab.counters import ncu
 from fuselab.counters.durations import Block, Durations, measure
 from fuselab.model import Group, Measurement, Status
-from fuselab.plan import CEILING
-from fuselab.store import Store
+from fuselab.planning.plan import CEILING
+from fuselab.statistics import stats
+from fuselab.storage.store import Store
 from fuselab.worker import selftest
 from fuseline.testing import Case, Implementation, OpSpec
 

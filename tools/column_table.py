@@ -11,7 +11,7 @@ from pathlib import Path
 
 import marked
 
-from fuselab.columns import METRICS
+from fuselab.records.columns import METRICS
 
 PAGE = Path(__file__).parents[1] / "docs" / "schema.md"
 BEGIN, END = "<!-- columns: tools/column_table.py --write -->", "<!-- /columns -->"

@@ -24,7 +24,7 @@ from threading import Thread
 from time import monotonic, sleep
 
 from fuselab.model import Measurement, Status
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 # More than two quick cores finish before a kill, so that there is always something left to do.
 GROUPS_A_KILL = 20

@@ -31,7 +31,7 @@ from patch_pairs import resnet50
 from torch import Tensor, nn
 
 import fuseline
-from fuselab import caches
+from fuselab.processes import caches
 
 WAYS = ("eager", "enable", "patch", "compile", "compile + ours", "liger")
 PARTS = ("train", "infer", "decode", "losses")

@@ -20,8 +20,8 @@ import torch._functorch.config as functorch
 from torch import Tensor
 
 import fuseline
-from fuselab import stats
 from fuselab.report.tables import geometric_mean
+from fuselab.statistics import stats
 from fuseline.core import row_cases
 from fuseline.ops.rms_norm import impl_eager
 

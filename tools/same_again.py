@@ -31,13 +31,13 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-from fuselab import stats
 from fuselab.commands import exits
 from fuselab.commands.stored.compare import Result
-from fuselab.comparison import Comparison, Verdict, compare, pair, summary
 from fuselab.model import Cell, Measurement
-from fuselab.plan import CEILING
-from fuselab.store import Store
+from fuselab.planning.plan import CEILING
+from fuselab.statistics import stats
+from fuselab.statistics.comparison import Comparison, Verdict, compare, pair, summary
+from fuselab.storage.store import Store
 
 CASES = ("4x128x1024", "4x512x2048", "4x2048x1024", "4x2048x2048", "4x2048x8192")
 IMPLS = ("eager", "native", "triton", "cuda")

@@ -14,7 +14,7 @@ from torch import Tensor
 from ways import EPS, Function
 
 import fuseline
-from fuselab.load import OtherLoad
+from fuselab.machine.load import OtherLoad
 
 WEEK12 = (8, 4096, 4096)
 CPU_SHAPE = (4, 512, 1024)

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 import torch
 from ways import Way, ways
 
-from fuselab.stats import summary
+from fuselab.statistics.stats import summary
 
 SHAPE = (4, 64)
 ROUNDS, CALLS, WARM = 25, 200, 200

@@ -7,12 +7,12 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fuselab.frames import Run, read
     from fuselab.fusion.assertion import assert_fused
     from fuselab.notebook import Results, compare
+    from fuselab.records.frames import Run, read
 
 __all__ = ["Results", "Run", "assert_fused", "compare", "read"]
-_HOMES = {"assert_fused": "fusion.assertion", "Run": "frames", "read": "frames"}
+_HOMES = {"assert_fused": "fusion.assertion", "Run": "records.frames", "read": "records.frames"}
 
 # Hidden from type checkers, which would take any other name for granted.
 if not TYPE_CHECKING:

@@ -6,7 +6,7 @@ import signal
 import sys
 from types import FrameType
 
-from fuselab import streams
+from fuselab.command_line import streams
 
 LAB_PACKAGES = ("click", "rich", "jinja2", "matplotlib", "numpy")
 USAGE = 2
@@ -38,7 +38,7 @@ def main() -> None:
 
 def _command() -> int:
     try:
-        from fuselab.cli import command
+        from fuselab.command_line.cli import command
     except ModuleNotFoundError as error:
         if (error.name or "").split(".")[0] not in LAB_PACKAGES:
             raise

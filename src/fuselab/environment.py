@@ -18,7 +18,8 @@ from typing import Any
 import torch
 
 import fuseline
-from fuselab import plugins, variables
+from fuselab import plugins
+from fuselab.processes import variables
 from fuseline.core import native, rules, tuned
 
 PACKAGE = Path(__file__).parent

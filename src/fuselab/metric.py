@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from fuselab import stats
 from fuselab.model import Measurement, Status
-from fuselab.plan import HOST
+from fuselab.planning.plan import HOST
+from fuselab.statistics import stats
 
 FORMS = ("us", "bytes", "si", "percent", "whole", "number")
 _OF_UNIT = {"us": "us", "byte": "bytes", "sector": "si", "instruction": "si", "flop": "si"}

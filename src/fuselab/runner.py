@@ -22,11 +22,12 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Any, TypeVar
 
-from fuselab import caches, starts, stats, variables
 from fuselab.errors import LabError
 from fuselab.model import Group, Measurement, Status
-from fuselab.pooling import pool
 from fuselab.precision import LEVELS
+from fuselab.processes import caches, starts, variables
+from fuselab.statistics import stats
+from fuselab.statistics.pooling import pool
 
 Entry = Callable[[Connection, Connection, str, str], None]
 T = TypeVar("T")

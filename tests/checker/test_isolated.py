@@ -10,7 +10,7 @@ from checker import isolated_ops
 from click.testing import CliRunner
 
 from fuselab import runner
-from fuselab.cli import cli
+from fuselab.command_line.cli import cli
 from fuselab.model import ISOLATED, Group, Measurement
 from fuselab.worker import process
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 
 FOLDERS = Path(__file__).parents[2] / "framework-internals"
 NAMES = ["compile-bench", "dispatcher-trace", "jax-baseline", "rmsnorm-fused"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 
 HERE = Path(__file__).parent
 # So that child processes can import the toys by name.

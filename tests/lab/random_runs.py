@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 from fuselab.model import Accuracy, Group, Measurement, Proof, Status
-from fuselab.plan import CEILING, ceiling_group
+from fuselab.planning.plan import CEILING, ceiling_group
 from fuselab.report.shown import Shown
 
 IMPLS = ("eager", "compile", "native", "triton", "cuda")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fuselab import caches
-from fuselab.caches import CacheError
+from fuselab.processes import caches
+from fuselab.processes.caches import CacheError
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 
 from fuselab.candidates import choices
 from fuselab.candidates.record import Candidate, Kernel, Tuned, from_record, to_markdown
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 
 FAST = Candidate("XBLOCK 1", (10.0, 12.0, 11.0), 32, 0, 64)
 OTHER = Candidate("XBLOCK 8", (11.0, 11.0, 12.0), None, None, None)

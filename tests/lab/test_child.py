@@ -1,4 +1,4 @@
-"""fuselab.child: what a process answered before it ended, however it ended."""
+"""fuselab.processes.child: what a process answered before it ended, however it ended."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from fuselab import child
+from fuselab.processes import child
 
 ANSWERS = """
-from fuselab import child
+from fuselab.processes import child
 for n in range(child.question()): child.answer({"n": n})
 """
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from fuselab import metrics
-from fuselab.cli import command
-from fuselab.store import Store
+from fuselab.command_line.cli import command
+from fuselab.records import metrics
+from fuselab.storage.store import Store
 from fuseline import table
 
 

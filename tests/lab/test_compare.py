@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fuselab.cli import command
-from fuselab.comparison import Verdict, compare, differences, pair, summary
+from fuselab.command_line.cli import command
 from fuselab.model import Group, Measurement, Proof, Status
-from fuselab.plan import ceiling_group
-from fuselab.store import Store
+from fuselab.planning.plan import ceiling_group
+from fuselab.statistics.comparison import Verdict, compare, differences, pair, summary
+from fuselab.storage.store import Store
 
 GROUP = Group("norm", "4x61", "float32", "fwd", "contiguous", "cuda:0", ("eager", "fast"))
 CPU = replace(GROUP, device="cpu")

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.compiling import subjects
 from fuselab.compiling.bench import bench
 from fuselab.compiling.record import Row, row, to_markdown

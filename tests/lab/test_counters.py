@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from fuselab import metrics
-from fuselab.cli import command
-from fuselab.columns import COUNTED
+from fuselab.command_line.cli import command
 from fuselab.commands.measuring import count
 from fuselab.counters import Task, counted, launch, ncu, perf_event, traffic, uncounted
 from fuselab.counters.compile_time import CompileTime
@@ -23,11 +21,13 @@ from fuselab.counters.energy import joules_per_call
 from fuselab.counters.instructions import Instructions
 from fuselab.counters.ncu import NCU
 from fuselab.model import Count, Group, Measurement, Status
+from fuselab.records import metrics
+from fuselab.records.columns import COUNTED
 from fuselab.report.build import build
 from fuselab.report.html import to_html
 from fuselab.report.shown import Shown
 from fuselab.report.text import to_markdown, to_terminal
-from fuselab.store import Store
+from fuselab.storage.store import Store
 from fuselab.worker import child
 
 GROUP = Group("swish", "small", "float32", "fwd", "contiguous", "cpu", ("eager", "right"))

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import fuseline
-from fuselab import environment, roofs
+from fuselab import environment
 from fuselab.commands.measuring import doctor, selftest
+from fuselab.machine import roofs
 from fuselab.worker import roofs as measured_roofs
 from fuseline.core import native
 from fuseline.core.native import Native

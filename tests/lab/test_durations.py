@@ -15,8 +15,8 @@ import torch
 from fuselab.counters import durations, ncu
 from fuselab.counters.durations import Block, Durations
 from fuselab.model import Group, Measurement, Proof, Status
-from fuselab.plan import ceiling_group
-from fuselab.store import Store
+from fuselab.planning.plan import ceiling_group
+from fuselab.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 against_ncu = import_module("against_ncu")

@@ -15,9 +15,9 @@ from torch import Tensor
 
 import fuseline
 from fuselab.commands import select
-from fuselab.metrics import records
 from fuselab.model import Group, Measurement, Status
-from fuselab.plan import Filters
+from fuselab.planning.plan import Filters
+from fuselab.records.metrics import records
 from fuselab.worker import baselines, child, group, specs
 from fuselab.worker.enabled import ENABLED, Takeover
 from fuselab.worker.protocol import Fatal

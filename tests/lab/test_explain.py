@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.explain import observe
 from fuselab.explain.observe import explain
 from fuselab.explain.page import write_page
@@ -29,7 +29,7 @@ from fuselab.explain.record import (
 from fuselab.explain.target import examples, load
 from fuselab.explain.text import to_text
 from fuselab.explain.verdict import verdicts
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 
 FUNCTIONS = """
 import torch
@@ -300,7 +300,8 @@ def test_a_shipped_block_has_one_graph(name: str) -> None:
 # The answer of the process is known: only what is written of it is the test's.
 ANSWERED = """
 import json, pathlib, sys
-from fuselab import child, cli
+from fuselab.command_line import cli
+from fuselab.processes import child
 answer = {"found": json.loads(pathlib.Path(sys.argv.pop()).read_text())}
 child.ask = lambda *_: ([answer], "")
 sys.exit(cli.command(sys.argv[1:]))

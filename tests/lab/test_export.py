@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import pytest
 
-from fuselab.cli import command
-from fuselab.metrics import from_jsonl, raw, records, to_csv, to_jsonl
+from fuselab.command_line.cli import command
 from fuselab.model import Accuracy, Count, Group, Measurement, Proof, Status
-from fuselab.store import Store
+from fuselab.records.metrics import from_jsonl, raw, records, to_csv, to_jsonl
+from fuselab.storage.store import Store
 
 COLUMNS = [
     *("op", "impl", "role", "direction", "case", "dtype", "layout", "device", "status", "reason"),

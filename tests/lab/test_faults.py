@@ -16,10 +16,10 @@ import torch
 from processes import gone
 from torch.overrides import TorchFunctionMode
 
-from fuselab import metrics
 from fuselab.model import Measurement, Status
-from fuselab.plan import ceiling_group
-from fuselab.store import Store
+from fuselab.planning.plan import ceiling_group
+from fuselab.records import metrics
+from fuselab.storage.store import Store
 from fuselab.worker import protocol
 from fuselab.worker.protocol import Fatal
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import fuselab
-from fuselab.cli import command
-from fuselab.frames import NoLibraryError, to_pandas
-from fuselab.metrics import COLUMNS
+from fuselab.command_line.cli import command
 from fuselab.model import Group, Measurement, Proof, Status
-from fuselab.store import Store, StoreError
+from fuselab.records.frames import NoLibraryError, to_pandas
+from fuselab.records.metrics import COLUMNS
+from fuselab.storage.store import Store, StoreError
 
 pandas = pytest.importorskip("pandas")
 parquet = pytest.importorskip("pyarrow.parquet")

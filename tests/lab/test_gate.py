@@ -13,9 +13,9 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from fuselab.cli import cli, command
+from fuselab.command_line.cli import cli, command
 from fuselab.model import Group, Measurement, Proof, Status
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 GROUP = Group("norm", "4x61", "float32", "fwd", "contiguous", "cuda:0", ("fast",))
 STEADY = tuple(1 + 0.0001 * i for i in range(-20, 21))

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.model import Group, Measurement, Status
 from fuselab.report import grid
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 
 def cell(impl: str, us: float, case: str, device: str = "cpu", noisy: bool = False) -> Measurement:

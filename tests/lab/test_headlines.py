@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from fuselab.comparison import Verdict, compare, pair, summary
-from fuselab.metrics import records
 from fuselab.model import Accuracy, Group, Measurement, Proof, Status
-from fuselab.plan import CEILING, ceiling_group
+from fuselab.planning.plan import CEILING, ceiling_group
+from fuselab.records.metrics import records
 from fuselab.report.build import build
 from fuselab.report.headline import title
 from fuselab.report.html import to_html
@@ -21,6 +20,7 @@ from fuselab.report.standing import Standings
 from fuselab.report.tables import chart
 from fuselab.report.text import to_markdown, to_terminal
 from fuselab.report.view import Chart
+from fuselab.statistics.comparison import Verdict, compare, pair, summary
 
 BUSY = "other processes kept 1.0 of 2 cores busy while it was timed"
 WIDTHS = (1e-3, 1e-3, 0.05, 0.6)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.hlo.module import parse, stable_operations
 
 TEXT = """HloModule jit_f, is_scheduled=true

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.model import Accuracy, Group, Measurement, Proof, Status
-from fuselab.plan import CEILING
-from fuselab.store import FILE_NAME, Store
+from fuselab.planning.plan import CEILING
+from fuselab.storage.store import FILE_NAME, Store
 
 PAYLOAD = """'"><script>alert(1)</script>=cmd|' /C calc'!A0\x1b[31m\u202e{{7*7}}|`%s\ud7ff\x00"""
 TEXTS = ("", PAYLOAD, "x" * 70_000, "a/b\\..\\c", "\n\r\u2028", "_hidden", "$\\frac{1}{0}$", "🙂")
@@ -183,7 +183,7 @@ def test_a_run_that_may_only_be_read_is_shown_elsewhere(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from fuselab.model import Group, Measurement, Status
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 for number in range(20):
     with Store.open(sys.argv[1]) as store:

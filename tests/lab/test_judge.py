@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.judge import source
 from fuselab.judge.find import Files, find
 from fuselab.judge.record import MEANING, Finding, Outcome
 from fuselab.judge.verdict import Looked, runs, verdict
 from fuselab.model import ISOLATED, Accuracy, Group, Measurement, Status
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 from fuselab.worker import pairs
 from fuselab.worker.contents import mix
 from fuselab.worker.pair_inputs import Drawn, PairError, seeded, vary

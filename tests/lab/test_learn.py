@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.model import Group, Measurement, Status
-from fuselab.store import Store
+from fuselab.storage.store import Store
 from fuseline.core import rules, tuned
 from fuseline.ops.log_softmax.op import SELECTOR
 

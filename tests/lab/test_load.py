@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselab import load
+from fuselab.machine import load
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, busy_s: float, threads: int | None) -> load.OtherLoad:

@@ -18,16 +18,17 @@ from typing import Any
 import pytest
 import torch
 
-from fuselab import environment, lock
-from fuselab.caches import CacheError
-from fuselab.lock import device_lock
+from fuselab import environment
+from fuselab.machine import lock
+from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Measurement, Status
-from fuselab.plan import ceiling_group
-from fuselab.store import Store
+from fuselab.planning.plan import ceiling_group
+from fuselab.processes.caches import CacheError
+from fuselab.storage.store import Store
 
 HOLD = """
 import sys
-from fuselab.lock import device_lock
+from fuselab.machine.lock import device_lock
 with device_lock(sys.argv[1]):
     print("have", flush=True)
     {}
@@ -164,7 +165,7 @@ def test_the_uuid_is_that_of_torch_and_asking_does_not_disturb_it() -> None:
     for index in range(torch.cuda.device_count()):
         uuid = torch.cuda.get_device_properties(index).uuid
         assert lock._uuid(index) == f"GPU-{uuid}"
-    code = "from fuselab.lock import _uuid; _uuid(0); import torch; torch.rand(1).cuda()"
+    code = "from fuselab.machine.lock import _uuid; _uuid(0); import torch; torch.rand(1).cuda()"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fuselab.metrics import records
 from fuselab.model import Accuracy, Group, Measurement, Proof, Status
-from fuselab.plan import CEILING, ceiling_group
+from fuselab.planning.plan import CEILING, ceiling_group
+from fuselab.records.metrics import records
 
 GROUP = Group("norm", "4x61", "float32", "fwd", "contiguous", "cuda", ("eager", "fast", "ceiling"))
 TIMES = ("median_us", "ci_low_us", "ci_high_us", "samples", "host_us")

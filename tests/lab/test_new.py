@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
-from fuselab.plan import PlanError
+from fuselab.command_line.cli import command
+from fuselab.planning.plan import PlanError
 from fuselab.scaffold import write
 from fuselab.scaffold.name import LONGEST, checked
 

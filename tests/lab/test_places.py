@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fuselab import caches
 from fuselab.commands import paths
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
+from fuselab.processes import caches
 
 NAMELESS = "import pwd\ndef none(*_): raise KeyError('uid not found')\npwd.getpwuid = none\n"
 NO_FOLDERS = ("/proc/no-home", "/dev/null", "/proc")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fuselab.plan import CEILING, Filters, OpRow, PlanError, ceiling_group, expand, select
+from fuselab.planning.plan import CEILING, Filters, OpRow, PlanError, ceiling_group, expand, select
 
 NORM = OpRow(
     "norm",

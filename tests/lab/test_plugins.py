@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from fuselab import columns, environment, plugins, rivals
+from fuselab import environment, plugins, rivals
 from fuselab.commands import select
 from fuselab.commands.measuring import doctor
 from fuselab.commands.measuring.selftest import BAD, GOOD
-from fuselab.store import Store
+from fuselab.records import columns
+from fuselab.storage.store import Store
 from fuselab.worker import baselines, specs
 
 tomllib = pytest.importorskip("tomllib")

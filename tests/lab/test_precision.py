@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from fuselab import stats
 from fuselab.model import Cell, Group, Measurement, Status
-from fuselab.pooling import pool
 from fuselab.precision import LEVELS, estimate_s, serves
+from fuselab.statistics import stats
+from fuselab.statistics.pooling import pool
 from fuselab.timers import Reading
 from fuselab.worker import group, timing
 

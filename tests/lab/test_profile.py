@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from fuselab import roofs
-from fuselab.cli import command
-from fuselab.columns import NAMED
+from fuselab.command_line.cli import command
 from fuselab.commands.measuring import profile as verb
 from fuselab.counters import counted, ncu, uncounted
 from fuselab.counters.instructions import Instructions
+from fuselab.machine import roofs
 from fuselab.model import Accuracy, Count, Group, Measurement, Proof, Status
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
+from fuselab.records.columns import NAMED
 from fuselab.report import profile, roofline
 from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 GROUP = Group("norm", "8x61", "bfloat16", "bwd", "contiguous", "cuda:0", ("eager", "fast", CEILING))
 # The same function twice as ncu spells it, once as CUPTI does.

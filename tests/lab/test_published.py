@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.model import Group, Measurement, Status
 from fuselab.published import tables
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 A100 = tables.load("study-a100")
 

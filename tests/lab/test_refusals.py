@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.commands.measuring import run as run_module
 
 ABSENT = """

@@ -14,10 +14,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fuselab.metrics import records
 from fuselab.model import Accuracy, Group, Measurement, Proof, Status
-from fuselab.plan import CEILING, ceiling_group
-from fuselab.report import files
+from fuselab.output import files
+from fuselab.planning.plan import CEILING, ceiling_group
+from fuselab.records.metrics import records
 from fuselab.report.build import build
 from fuselab.report.html import to_html, write_html
 from fuselab.report.plots import save
@@ -380,7 +380,7 @@ def test_a_picture_of_nothing_is_refused(measured, tmp_path):
 
 def test_the_cold_rooms_load_no_torch():
     code = (
-        "import sys, fuselab.plan, fuselab.store, fuselab.stats, fuselab.metrics;"
+        "import sys, fuselab.planning.plan, fuselab.storage.store, fuselab.records.metrics;"
         "import fuselab.report.html, fuselab.report.text, fuselab.report.plots;"
         "print(sorted({'torch', 'triton', 'fuseline'} & set(sys.modules)))"
     )

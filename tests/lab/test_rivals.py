@@ -15,10 +15,10 @@ from fake_rivals import fake, installed
 from torch import Tensor
 
 from fuselab import environment, rivals
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.commands import select
 from fuselab.model import Group, Measurement, Proof, Status
-from fuselab.plan import CEILING, Filters
+from fuselab.planning.plan import CEILING, Filters
 from fuselab.rivals.rival import Rival
 from fuselab.worker import baselines, group, specs
 from fuselab.worker.baselines import Unsupported

@@ -10,8 +10,9 @@ from pathlib import Path
 import fake_worker
 import pytest
 
-from fuselab import caches, runner
+from fuselab import runner
 from fuselab.model import Group, Measurement, Status
+from fuselab.processes import caches
 from fuselab.runner import Worker, WorkerError
 
 

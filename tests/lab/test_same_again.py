@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fuselab.model import Group, Measurement, Status
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
 same_again = import_module("same_again")

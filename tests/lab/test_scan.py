@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
 import fuseline
-from fuselab import roofs
-from fuselab.cli import command
-from fuselab.plan import PlanError
+from fuselab.command_line.cli import command
+from fuselab.machine import roofs
+from fuselab.planning.plan import PlanError
 from fuselab.scan import foreign, plan, trace
 from fuselab.scan.align import replaced
 from fuselab.scan.calls import call_of, merged

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from submitit.core.utils import UncompletedJobError
 
-from fuselab.cli import cli, command
+from fuselab.command_line.cli import cli, command
+from fuselab.command_line.options import words
 from fuselab.commands.measuring import gpus, jobs
-from fuselab.lock import host_lock
+from fuselab.machine.lock import host_lock
 from fuselab.model import Group, Measurement, Status
-from fuselab.options import words
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
+from fuselab.planning.shards import Shard, ShardError, parse
 from fuselab.runner import WorkerError, spread
-from fuselab.shards import Shard, ShardError, parse
-from fuselab.store import FILE_NAME, Store
+from fuselab.storage.store import FILE_NAME, Store
 
 TASKS = {
     "torchrun": ({"RANK": "2", "WORLD_SIZE": "4"}, Shard(3, 4)),

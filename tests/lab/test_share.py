@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.model import Count, Group, Measurement, Proof, Status
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 GROUP = Group("norm", "4x61", "float32", "fwd", "contiguous", "cpu", ("eager", "fast", "bad"))
 SAMPLES = tuple(10.0 + 0.01 * i for i in range(40))

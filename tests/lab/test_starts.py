@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from fuselab import starts
+from fuselab.processes import starts
 
 
 def test_a_fork_server_serves_unless_its_socket_or_its_messages_would_be_too_long(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as referee
 
-from fuselab import ranks, stats
+from fuselab.statistics import ranks, stats
 
 
 def times(count: int, seed: int = 7) -> np.ndarray:

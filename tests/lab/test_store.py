@@ -18,7 +18,7 @@ from dataclasses import replace
 import pytest
 
 from fuselab.model import Accuracy, Group, Measurement, Proof, Status
-from fuselab.store import FILE_NAME, SCHEMA_VERSION, Store, StoreError
+from fuselab.storage.store import FILE_NAME, SCHEMA_VERSION, Store, StoreError
 
 GROUP = Group("norm", "4x61", "float32", "bwd", "contiguous", "cpu", ("eager", "fast", "broken"))
 
@@ -256,7 +256,7 @@ def test_a_folder_that_nobody_can_write_to_can_be_read(tmp_path, monkeypatch):
 WRITER = """
 import sys
 from fuselab.model import Group, Measurement, Status
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 with Store.open(sys.argv[1]) as store:
     store.set_environment({"machine": "test"})

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.streams import CLOSED_PIPE
+from fuselab.command_line.streams import CLOSED_PIPE
 
 FUSELAB = (sys.executable, "-m", "fuselab")
 NO_TORCH = ("explain", "--list")
@@ -100,13 +100,14 @@ def test_a_locale_of_ascii() -> None:  # of explain: test_explain
 
 WAITING = """
 import sys, time
-from fuselab import child
+from fuselab.processes import child
 child.question(), child.answer("started")
 time.sleep(60)
 """
 ASKING = """
 import sys, click
-from fuselab import child, cli
+from fuselab.command_line import cli
+from fuselab.processes import child
 cli.cli.commands["ask"] = click.Command("ask", callback=lambda: child.ask("waiting", None, 60))
 sys.exit(cli.command(["ask"]))
 """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.counters import durations, ncu
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 from fuselab.study import methods as measuring
 from fuselab.study import run
 from fuselab.study.record import METHODS, NCU, REFERENCE, Record, Row, names, summary, to_json_lines

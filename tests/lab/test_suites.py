@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fuselab.commands import select
-from fuselab.plan import Filters
+from fuselab.planning.plan import Filters
 from fuseline import table
 from fuseline.ops.attention import reference
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.trace import walk
 from fuselab.trace.call import prepare
 from fuselab.trace.events import Kind

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.training import setting, variants
 from fuselab.training.bench import bench, to_markdown
 from fuselab.training.record import Missing, Trained, apart

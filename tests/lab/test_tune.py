@@ -22,7 +22,7 @@ import pytest
 from fuselab.commands.tuning import tune
 from fuselab.commands.tuning.tune import Choice, Slot
 from fuselab.model import Group, Measurement, Status
-from fuselab.plan import Filters
+from fuselab.planning.plan import Filters
 from fuseline.core import tuned
 from fuseline.core.tuned import Entry, Table, Tile
 
@@ -139,7 +139,7 @@ def test_the_lab_itself_measures_tiles(lab_here: Any, folders: Path) -> None:
 def test_what_cannot_be_tuned_is_a_usage_error(
     arguments: list[str], words: str, capsys: Any, folders: Path
 ) -> None:
-    from fuselab.cli import command as fuselab
+    from fuselab.command_line.cli import command as fuselab
 
     assert fuselab(["tune", *arguments]) == 2
     assert words in capsys.readouterr().err
@@ -151,7 +151,7 @@ def test_without_a_gpu_the_default_says_so(
 ) -> None:
     import torch
 
-    from fuselab.cli import command as fuselab
+    from fuselab.command_line.cli import command as fuselab
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     assert fuselab(["tune", "rms_norm"]) == 2
@@ -281,7 +281,7 @@ def test_the_landscape_has_every_tile(lab_faked: Any, folders: Path) -> None:
 
 
 def test_a_file_is_no_folder_for_a_landscape(folders: Path, capsys: Any) -> None:
-    from fuselab.cli import command as fuselab
+    from fuselab.command_line.cli import command as fuselab
 
     (folders / "taken").write_text("")
     assert fuselab(["tune", OPS, "--device", "cpu", "--landscape", str(folders / "taken")]) == 2

@@ -10,8 +10,8 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from fuselab.cli import cli
-from fuselab.verbs import EXAMPLES, GROUPS
+from fuselab.command_line.cli import cli
+from fuselab.command_line.verbs import EXAMPLES, GROUPS
 
 LINES = [(verb, line) for verb, lines in EXAMPLES.items() for line in lines]
 
@@ -58,7 +58,8 @@ def test_tab_offers_operators_cases_and_implementations() -> None:
 
 def test_operators_are_offered_without_an_import_of_torch() -> None:
     code = (
-        "import sys; from click.shell_completion import ShellComplete; from fuselab.cli import cli;"
+        "import sys; from click.shell_completion import ShellComplete;"
+        "from fuselab.command_line.cli import cli;"
         "found = ShellComplete(cli, {}, 'fuselab', 'X').get_completions(['check'], 'rms');"
         "assert found and 'torch' not in sys.modules"
     )

@@ -10,11 +10,11 @@ from itertools import product
 import pytest
 import torch
 
-from fuselab import wild
-from fuselab.cli import command
+from fuselab.command_line.cli import command
 from fuselab.commands import select
-from fuselab.plan import Filters
-from fuselab.wild import WildError
+from fuselab.planning import wild
+from fuselab.planning.plan import Filters
+from fuselab.planning.wild import WildError
 from fuselab.worker import specs, wild_inputs
 from fuseline import table
 from fuseline.testing import Case, Implementation, Judge, OpSpec, accuracy

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from fuselab import child
 from fuselab.candidates import choices
 from fuselab.candidates.record import Candidate, Kernel, Tuned
 from fuselab.compiling.subjects import subject
+from fuselab.processes import child
 
 TUNINGS = 10
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuselab import caches, child
 from fuselab.candidates.record import Tuned, from_record
+from fuselab.processes import caches, child
 
 
 def run(subjects: Sequence[str], device: str, seconds: float) -> list[Tuned]:

@@ -8,8 +8,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from fuselab import columns
 from fuselab.commands import exits, select
+from fuselab.records import columns
 from fuselab.worker import baselines
 from fuseline.core.spec import OpSpec
 

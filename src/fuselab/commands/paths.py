@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 
 
 def check_folder(option: str, path: str | Path | None) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from fuselab import environment, wild
+from fuselab import environment
 from fuselab.model import Group
-from fuselab.plan import (
+from fuselab.planning import wild
+from fuselab.planning.plan import (
     CEILING,
     DTYPE_ALIASES,
     Filters,

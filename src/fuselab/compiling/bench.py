@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fuselab import caches, child
 from fuselab.compiling.record import Row, row
 from fuselab.explain.record import mode_of
-from fuselab.load import told
+from fuselab.machine.load import told
+from fuselab.processes import caches, child
 
 
 def bench(subjects: Sequence[str], device: str, seconds: float) -> list[Row]:

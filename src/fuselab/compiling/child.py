@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from fuselab import child, stats
 from fuselab.compiling.subjects import subject
 from fuselab.explain.observe import observe
 from fuselab.explain.record import AS_IS, STATIC
-from fuselab.load import OtherLoad, told
+from fuselab.machine.load import OtherLoad, told
+from fuselab.processes import child
+from fuselab.statistics import stats
 
 TIMED_S = 0.2
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from fuselab.explain.target import Target, examples, load
-from fuselab.plan import unknown
+from fuselab.planning.plan import unknown
 from fuseline import table
 from fuseline.core.spec import OpSpec
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fuselab.columns import known
 from fuselab.model import Count, Group
+from fuselab.records.columns import known
 
 Counts = dict[str, Count]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from fuselab import caches
 from fuselab.counters import Counts, Task, counted, uncounted
 from fuselab.counters.launch import Child, ChildError
+from fuselab.processes import caches
 
 SOURCE = "fresh process"
-# What the driver and torch's jiterator compile; `fuselab.caches` has Inductor's and Triton's.
+# What the driver and torch's jiterator compile; `processes.caches` has Inductor's and Triton's.
 OTHER_CACHES = ("CUDA_CACHE_PATH", "PYTORCH_KERNEL_CACHE_PATH")
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
-from fuselab import caches, child
 from fuselab.counters import Task
+from fuselab.processes import caches, child
 
 CHILD = "fuselab.worker.child"
 LOADED = "loaded"  # the file beside the request that says so

@@ -7,9 +7,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from fuselab import child
 from fuselab.explain.target import load
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
+from fuselab.processes import child
 
 
 def main() -> None:

@@ -16,13 +16,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves, tree_map
 
-from fuselab import stats
 from fuselab.explain.randomness import Randomness, Sources, eagers_numbers
 from fuselab.explain.record import AS_IS, DYNAMIC, STATIC, Break, Explanation, Mode, Size
 from fuselab.explain.target import Target
 from fuselab.fusion.compiler import Watch
 from fuselab.fusion.ledger import Ledger
-from fuselab.load import OtherLoad, told
+from fuselab.machine.load import OtherLoad, told
+from fuselab.statistics import stats
 
 # Rounding of fp32, and of the halves, relative to the largest value.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 5e-2}

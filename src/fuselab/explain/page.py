@@ -7,8 +7,8 @@ from pathlib import Path
 from fuselab.explain.record import MEANING, Explanation
 from fuselab.explain.text import phases
 from fuselab.explain.verdict import verdicts
-from fuselab.page import environment
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.output.page import environment
 
 
 def write_page(found: Explanation, folder: Path) -> Path:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fuselab import caches, child
 from fuselab.errors import LabError
 from fuselab.explain.record import Explanation, from_record
 from fuselab.explain.target import locate
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
+from fuselab.processes import caches, child
 
 
 class ExplainError(LabError, RuntimeError):

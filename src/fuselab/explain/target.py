@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuselab.neighbours import importable
-from fuselab.plan import PlanError, unknown
+from fuselab.planning.plan import PlanError, unknown
+from fuselab.processes.neighbours import importable
 
 EXAMPLES = Path(__file__).with_name("examples")
 

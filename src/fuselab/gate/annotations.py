@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from fuselab.comparison import Comparison, Summary, Verdict
 from fuselab.gate.verdicts import by_weight, in_short, title, told
+from fuselab.statistics.comparison import Comparison, Summary, Verdict
 
 # GitHub shows ten of a kind and step.
 SHOWN = 10

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from fuselab.comparison import Comparison, Verdict
 from fuselab.gate.verdicts import told
-from fuselab.plain import plain
+from fuselab.output.plain import plain
+from fuselab.statistics.comparison import Comparison, Verdict
 
 
 def to_xml(cells: Sequence[Comparison], name: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuselab.comparison import Comparison, Summary, Verdict
 from fuselab.gate.verdicts import by_weight, in_short, title, told
 from fuselab.report.text import escape
+from fuselab.statistics.comparison import Comparison, Summary, Verdict
 
 SHOWN = 20
 Differences = Sequence[tuple[str, str, str]]

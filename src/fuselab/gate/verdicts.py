@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fuselab.comparison import Comparison, Summary, Verdict
+from fuselab.statistics.comparison import Comparison, Summary, Verdict
 
 _ORDER = list(Verdict)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from fuselab.hlo.record import Hlo
 from fuselab.hlo.text import counts, facts
-from fuselab.page import environment
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.output.page import environment
 
 
 def write_page(found: Sequence[Hlo], folder: Path) -> Path:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, time
 
-from fuselab import child, environment
-from fuselab.load import OtherLoad
-from fuselab.page import environment as templates
-from fuselab.report.files import replace
+from fuselab import environment
+from fuselab.machine.load import OtherLoad
+from fuselab.output.files import replace
+from fuselab.output.page import environment as templates
+from fuselab.processes import child
 
 SHOWN = (".html", ".md", ".svg", ".txt", ".json")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 
 PROBLEM = "problem.py"
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab import child
 from fuselab.judge import source
 from fuselab.judge.behaviour import Looked, copied, findings
 from fuselab.judge.compared import near
 from fuselab.judge.watched import Watch
+from fuselab.processes import child
 from fuselab.worker import pairs
 from fuselab.worker.footprint import cpu_profile
 from fuselab.worker.pairs import Pair, Problem

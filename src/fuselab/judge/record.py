@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from fuselab import stats
 from fuselab.model import Measurement
+from fuselab.statistics import stats
 
 EAGER, COMPILE, SOLUTION = "eager", "compile", "solution"
 # What a solution is seen to do, by name.

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fuselab import caches, child, runner
+from fuselab import runner
 from fuselab.judge.find import Files
 from fuselab.judge.record import COMPILE, EAGER, SOLUTION, Finding, Verdict
 from fuselab.judge.verdict import Looked, too_short, verdict
 from fuselab.model import ISOLATED, Group, Measurement
-from fuselab.plan import CEILING, default_timer
-from fuselab.report.files import replace as write
+from fuselab.output.files import replace as write
+from fuselab.planning.plan import CEILING, default_timer
+from fuselab.processes import caches, child
 from fuselab.runner import Worker
 from fuselab.worker import entry, pairs
 from fuselab.worker.pairs import Pair

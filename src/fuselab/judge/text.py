@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fuselab.judge.record import MEANING, REFUSED, SOLUTION, Outcome, Verdict
-from fuselab.page import environment
-from fuselab.plain import plain
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.output.page import environment
+from fuselab.output.plain import plain
 
 JSON, PAGE = "judge.json", "judge.html"
 

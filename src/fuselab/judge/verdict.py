@@ -18,7 +18,7 @@ from fuselab.judge.record import (
     Verdict,
 )
 from fuselab.model import Measurement, Status
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
 
 Measured = Mapping[str, Measurement]
 # A batch of calls beside one of none says nothing on a machine that others load.

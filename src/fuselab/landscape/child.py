@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from fuselab import child
 from fuselab.landscape.record import Kernel
+from fuselab.processes import child
 from fuselab.worker import specs
 from fuseline.core.spec import OpSpec, Tuning
 from fuseline.core.tuned import Tile

@@ -9,9 +9,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from fuselab import child
 from fuselab.landscape.record import Kernel, Landscape, to_markdown
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.processes import child
 
 
 def kernels(request: dict[str, Any], seconds: float) -> list[tuple[Kernel, ...]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fuselab.plan import CEILING, DTYPE_ALIASES
+from fuselab.planning.plan import CEILING, DTYPE_ALIASES
 from fuselab.precision import LEVELS
 from fuselab.worker.baselines import MADE
 from fuseline.core.spec import Case

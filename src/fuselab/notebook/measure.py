@@ -15,7 +15,7 @@ from fuselab.notebook import arguments, functions
 from fuselab.notebook.arguments import Functions
 from fuselab.notebook.results import Results
 from fuselab.notebook.session import Session
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
 from fuselab.worker import group as pipeline
 from fuselab.worker.baselines import COMPILE
 from fuselab.worker.protocol import Fatal

@@ -10,11 +10,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader
 from markupsafe import escape
 
-from fuselab import frames, metrics
-from fuselab.columns import NAMED
-from fuselab.metrics import Record
 from fuselab.model import Measurement
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
+from fuselab.records import frames, metrics
+from fuselab.records.columns import NAMED
+from fuselab.records.metrics import Record
 from fuselab.report import tables, text
 from fuselab.report.build import build
 from fuselab.report.html import ordered

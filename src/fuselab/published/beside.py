@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fuselab import stats
 from fuselab.model import Measurement, Status
 from fuselab.published.tables import Published, Table, Value
+from fuselab.statistics import stats
 
 UNLABELLED = "its source does not say which time is above which"
 # Nearer to 1 neither side is the faster one.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuselab.plan import unknown
+from fuselab.planning.plan import unknown
 
 PREFIX = "published:"
 _FOLDER = Path(__file__).with_name("data")

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fuselab import columns, metrics
-from fuselab.metrics import Record
 from fuselab.model import Measurement, Status
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
+from fuselab.records import columns, metrics
+from fuselab.records.metrics import Record
 from fuselab.report import counters, details, headline, overview, tables
 from fuselab.report.standing import Standings
 from fuselab.report.view import Environment, Section, View

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuselab.metric import Metric
-from fuselab.metrics import Record
+from fuselab.records.metrics import Record
 from fuselab.report import tables
 from fuselab.report.tables import DIRECTIONS, column, titled, written
 from fuselab.report.view import Column, Table, Value

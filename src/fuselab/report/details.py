@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
-from fuselab.columns import NAMED
-from fuselab.metrics import Record
+from fuselab.records.columns import NAMED
+from fuselab.records.metrics import Record
 from fuselab.report.tables import (
     DIRECTIONS,
     UNKNOWN,

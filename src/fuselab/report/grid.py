@@ -13,17 +13,17 @@ from matplotlib import rc_context
 from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 
-from fuselab import metrics
-from fuselab.comparison import Verdict
-from fuselab.metrics import Record
 from fuselab.model import Measurement
-from fuselab.plain import plain
-from fuselab.plan import CEILING
+from fuselab.output.files import replace
+from fuselab.output.plain import plain
+from fuselab.planning.plan import CEILING
+from fuselab.records import metrics
+from fuselab.records.metrics import Record
 from fuselab.report import plots, tables
 from fuselab.report.axes import Axes, place
-from fuselab.report.files import replace
 from fuselab.report.standing import Standings
 from fuselab.report.text import escape
+from fuselab.statistics.comparison import Verdict
 
 OURS = "ours"
 RATIOS = (("eager", OURS), ("compile", OURS), ("eager", "compile"))

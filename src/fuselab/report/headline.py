@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from fuselab.comparison import Verdict
-from fuselab.metrics import Record
+from fuselab.records.metrics import Record
 from fuselab.report import tables
 from fuselab.report.standing import (
     ALONE,
@@ -21,6 +20,7 @@ from fuselab.report.standing import (
 )
 from fuselab.report.tables import counted, geometric_mean, label, percent
 from fuselab.report.view import Tile
+from fuselab.statistics.comparison import Verdict
 
 MOST_NAMED = 3
 ABOVE = "the ceiling is a copy of as many bytes, no limit of the hardware"

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median
 
-from fuselab.comparison import Verdict
-from fuselab.metrics import Record
+from fuselab.records.metrics import Record
 from fuselab.report.headline import Speedups
 from fuselab.report.standing import Standings, problem
 from fuselab.report.tables import UNKNOWN, best_own, heavy, label, percent
 from fuselab.report.view import Column, Table, Value
+from fuselab.statistics.comparison import Verdict
 
 # So many sections are read sooner as sentences.
 FEW = 3

@@ -13,11 +13,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from fuselab.metrics import Record
-from fuselab.plain import plain
-from fuselab.plan import CEILING
+from fuselab.output.files import replace
+from fuselab.output.plain import plain
+from fuselab.planning.plan import CEILING
+from fuselab.records.metrics import Record
 from fuselab.report import tables
-from fuselab.report.files import replace
 from fuselab.report.view import Chart, Series
 
 # Mid tones, so that one palette reads on white and on black.

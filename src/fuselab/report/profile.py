@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fuselab import metrics
-from fuselab.columns import COUNTED, NAMED
 from fuselab.metric import Metric
-from fuselab.metrics import Record
 from fuselab.model import Cell, Measurement
-from fuselab.plain import plain
+from fuselab.output.plain import plain
+from fuselab.records import metrics
+from fuselab.records.columns import COUNTED, NAMED
+from fuselab.records.metrics import Record
 from fuselab.report import roofline
 from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point, Position
 from fuselab.report.tables import DIRECTIONS, UNKNOWN, column, number, percent, si, size, written

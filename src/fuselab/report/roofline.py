@@ -12,11 +12,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from fuselab.metrics import Record
 from fuselab.model import Status
-from fuselab.plain import plain
+from fuselab.output.files import replace
+from fuselab.output.plain import plain
+from fuselab.records.metrics import Record
 from fuselab.report import plots
-from fuselab.report.files import replace
 from fuselab.report.tables import si
 
 NO_PEAK = "compute roof not measured: run fuselab doctor"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fuselab import stats
-from fuselab.comparison import Comparison, Verdict, compare, pair
-from fuselab.metrics import Record
 from fuselab.model import Cell, Measurement, Status
+from fuselab.records.metrics import Record
+from fuselab.statistics import stats
+from fuselab.statistics.comparison import Comparison, Verdict, compare, pair
 
 # Why a standing is open.
 ALONE, NO_TIME, NOISY, UNDECIDED = "alone", "no time", "noisy", "undecided"

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from fuselab import metrics
 from fuselab.metric import Metric
-from fuselab.metrics import Record
+from fuselab.records import metrics
+from fuselab.records.metrics import Record
 from fuselab.report.standing import NOISY, UNDECIDED, Standing, Standings, problem
 from fuselab.report.view import Chart, Column, Series, Table, Value
 

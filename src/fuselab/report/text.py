@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.table import Table as Drawn
 
-from fuselab.plain import plain
+from fuselab.output.plain import plain
 from fuselab.report.view import Table, Value, View
 
 _WIDEST = 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fuselab.metrics import Record
+from fuselab.records.metrics import Record
 
 
 @dataclass(frozen=True)

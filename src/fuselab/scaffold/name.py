@@ -7,7 +7,7 @@ import re
 import sys
 from importlib.util import find_spec
 
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 LONGEST = 50

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 from fuselab.scaffold.name import checked
 
 # Each with what pip builds it with.

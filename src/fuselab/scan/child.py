@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fuselab import child
+from fuselab.processes import child
 from fuselab.scan.stages import Enough, Stages
 from fuselab.scan.steps import Steps
 

@@ -15,7 +15,7 @@ from torch.utils.flop_counter import (
     sdpa_flop_count,
 )
 
-from fuselab.roofs import Roofs
+from fuselab.machine.roofs import Roofs
 from fuselab.scan.trace import Array, Event
 from fuselab.worker.ceiling import mix_of
 from fuselab.worker.recorded import Recorded, of_calls

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from fuselab import stats
 from fuselab.scan.rank import BY_NAME
 from fuselab.scan.record import Compared, Forecast, Outcome, Served
+from fuselab.statistics import stats
 
 COMPILE = "compile"
 # A host that is done this much before its GPU does not keep it waiting; a GPU that works so much

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 from fuselab.scan import calls
 from fuselab.scan.trace import Array, Event, dense
 from fuselab.worker.recorded import Recorded

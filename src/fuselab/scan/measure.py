@@ -8,11 +8,12 @@ from pathlib import Path
 
 import torch
 
-from fuselab import runner, stats
+from fuselab import runner
 from fuselab.model import Group, Measurement
-from fuselab.plan import CEILING, default_timer
+from fuselab.planning.plan import CEILING, default_timer
 from fuselab.runner import Worker
 from fuselab.scan.record import Served, Time
+from fuselab.statistics import stats
 from fuselab.worker import baselines, entry, inputs, recorded, specs
 from fuselab.worker.baselines import COMPILE
 from fuseline.core.spec import OpSpec

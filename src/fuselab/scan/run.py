@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fuselab.report.files import replace as write
+from fuselab.output.files import replace as write
 from fuselab.scan import foreign, measure, plan, trace
 from fuselab.scan.calls import merged
 from fuselab.scan.costs import Rates

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuselab import caches, child
 from fuselab.errors import LabError
-from fuselab.load import told
+from fuselab.machine.load import told
+from fuselab.processes import caches, child
 from fuselab.scan import plan
 from fuselab.scan.plan import Run
 from fuselab.scan.record import Outcome

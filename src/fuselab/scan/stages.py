@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import fuseline
-from fuselab.load import OtherLoad
+from fuselab.machine.load import OtherLoad
 from fuselab.scan.plan import COVER, PATCHING, PROFILE, TIMED, UNPATCH
 from fuselab.scan.steps import Steps
 

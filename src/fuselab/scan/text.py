@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from fuselab.page import environment
-from fuselab.plain import plain
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.output.page import environment
+from fuselab.output.plain import plain
 from fuselab.scan.forecast import COMPILE
 from fuselab.scan.rank import BY_NAME
 from fuselab.scan.record import Row, Scan, Served

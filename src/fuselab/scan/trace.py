@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 from fuselab.scan.steps import OPTIMIZING
 
 FORWARD, BACKWARD, OPTIMIZER = "fwd", "bwd", "optimizer"

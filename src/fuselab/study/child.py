@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fuselab import child
+from fuselab.processes import child
 from fuselab.study.methods import MEASURES, Bench
 from fuselab.study.record import names
 from fuselab.worker import baselines

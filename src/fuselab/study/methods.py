@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer as TorchTimer
 
-from fuselab import stats
 from fuselab.model import Group
 from fuselab.precision import LEVELS
+from fuselab.statistics import stats
 from fuselab.study.record import REFERENCE
 from fuselab.timers import Call, TimerError
 from fuselab.timers.events import EventsTimer

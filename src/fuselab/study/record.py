@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuselab import stats
+from fuselab.statistics import stats
 
 REFERENCE = "lab"
 NCU = "ncu"

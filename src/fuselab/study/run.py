@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from fuselab import caches, child
 from fuselab.counters import durations, ncu
 from fuselab.counters.durations import Block
-from fuselab.load import OtherLoad
+from fuselab.machine.load import OtherLoad
 from fuselab.model import Group
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
+from fuselab.processes import caches, child
 from fuselab.study.record import NCU, Record, Row, names
 from fuseline import table
 from fuseline.core.spec import OpSpec

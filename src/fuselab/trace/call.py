@@ -17,8 +17,8 @@ import torch.nn.functional as F
 
 import fuseline
 from fuselab.errors import LabError
-from fuselab.neighbours import importable
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
+from fuselab.processes.neighbours import importable
 
 UNDER: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
     "autocast": lambda device: torch.autocast(device, torch.bfloat16),

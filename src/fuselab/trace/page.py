@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fuselab.page import environment
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.output.page import environment
 from fuselab.trace.events import Kind
 from fuselab.trace.record import Trace
 from fuselab.trace.sentences import sentence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fuselab import caches, child
+from fuselab.processes import caches, child
 from fuselab.training.record import LIMIT, Missing, Row, Trained, apart, trained
 from fuselab.training.setting import SETTINGS
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from fuselab import child
+from fuselab.processes import child
 from fuselab.training.variants import train
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
-from fuselab import stats
-from fuselab.load import OtherLoad, told
+from fuselab.machine.load import OtherLoad, told
+from fuselab.statistics import stats
 from fuselab.training.record import Trained, later
 from fuselab.training.setting import ADAM_EPS, BETAS, DECAY, LR, SETTINGS, batches, weights
 

@@ -15,7 +15,7 @@ import torch
 import fuseline
 from fuselab import plugins, rivals
 from fuselab.model import Proof
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
 from fuselab.rivals.rival import Rival
 from fuselab.worker.enabled import ENABLED, Takeover
 from fuselab.worker.protocol import describe

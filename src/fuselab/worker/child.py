@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch.utils.benchmark import Timer
 
-from fuselab import columns, environment
+from fuselab import environment
 from fuselab.counters import durations, energy, ncu, perf_event, traffic
 from fuselab.counters.launch import LOADED
 from fuselab.metric import Subject
 from fuselab.model import Group
+from fuselab.records import columns
 from fuselab.timers import Call
 from fuselab.worker import baselines
 from fuselab.worker.inputs import COLD_FACTOR, cache_bytes

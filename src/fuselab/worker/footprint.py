@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab.lock import host_lock
+from fuselab.machine.lock import host_lock
 from fuselab.timers import Call
 from fuselab.worker.inputs import tensors
 from fuselab.worker.problem import Problem

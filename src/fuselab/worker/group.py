@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from fuselab.model import ISOLATED, Cell, Group, Measurement, Proof, Status
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
 from fuselab.precision import LEVELS
 from fuselab.worker import (
     audit,

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab import starts
 from fuselab.model import Status
+from fuselab.processes import starts
 from fuselab.worker import contents, guest
 from fuselab.worker.problem import InputSet, Problem
 from fuselab.worker.protocol import synchronize

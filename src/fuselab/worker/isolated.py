@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from fuselab import stats
-from fuselab.load import OtherLoad
+from fuselab.machine.load import OtherLoad
 from fuselab.model import ISOLATED, Measurement, Status
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
 from fuselab.precision import LEVELS, Level
+from fuselab.statistics import stats
 from fuselab.timers import Reading
 from fuselab.worker import baselines
 from fuselab.worker.audit import SHARE, Audit

@@ -8,7 +8,7 @@ import torch
 
 from fuselab import environment
 from fuselab.model import Status
-from fuselab.plan import HOST
+from fuselab.planning.plan import HOST
 from fuselab.worker.inputs import cache_bytes
 from fuselab.worker.timing import Arena, Timing
 from fuselab.worker.trial import Trial

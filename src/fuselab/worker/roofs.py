@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from fuselab.load import told
+from fuselab.machine.load import told
 from fuselab.model import Group
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
 from fuselab.precision import LEVELS
 from fuselab.timers import Call
 from fuselab.worker.ceiling import MIXES, Streams, peak_bytes

@@ -12,10 +12,10 @@ from time import monotonic
 
 import torch
 
-from fuselab import stats
-from fuselab.load import OtherLoad
+from fuselab.machine.load import OtherLoad
 from fuselab.model import Proof, Status
 from fuselab.precision import RESOLUTION_US, Level
+from fuselab.statistics import stats
 from fuselab.timers import CannotTime, Keep, Reading, Timer, TimerError
 from fuselab.worker.audit import SHARE, Audit
 from fuselab.worker.baselines import COMPILE

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from fuselab import comparison
-from fuselab.comparison import Pair
-from fuselab.load import OtherLoad
+from fuselab.machine.load import OtherLoad
 from fuselab.model import Group
-from fuselab.plan import CEILING, HOST, TIMERS
+from fuselab.planning.plan import CEILING, HOST, TIMERS
 from fuselab.precision import LEVELS, STANDARD
+from fuselab.statistics import comparison
+from fuselab.statistics.comparison import Pair
 from fuselab.timers import Call, TimerError
 from fuselab.worker import roofs
 from fuselab.worker.ceiling import Streams

@@ -16,8 +16,8 @@ import torch
 
 from fuselab import environment, plugins
 from fuselab.errors import LabError
-from fuselab.plan import CEILING
-from fuselab.wild import PREFIX
+from fuselab.planning.plan import CEILING
+from fuselab.planning.wild import PREFIX
 from fuselab.worker import pairs, recorded, wild_inputs
 from fuselab.worker.baselines import MADE
 from fuselab.worker.user_file import execute

@@ -8,7 +8,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
-from fuselab.neighbours import importable
+from fuselab.processes.neighbours import importable
 
 
 def execute(path: Path, name: str) -> ModuleType:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab import wild
-from fuselab.wild import Layout, WildError
+from fuselab.planning import wild
+from fuselab.planning.wild import Layout, WildError
 from fuseline.core import spec_fields
 from fuseline.core.spec import Case, Cost, Direction, Inputs, OpSpec
 

@@ -14,8 +14,8 @@ from fuselab.candidates.record import to_markdown
 from fuselab.candidates.run import run as tuned
 from fuselab.commands import exits, paths, select
 from fuselab.compiling.subjects import check, names
-from fuselab.plan import PlanError
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.planning.plan import PlanError
 
 
 def run(

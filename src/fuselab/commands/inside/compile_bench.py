@@ -14,7 +14,7 @@ from fuselab.commands import exits, paths, select
 from fuselab.compiling.bench import bench
 from fuselab.compiling.record import to_markdown
 from fuselab.compiling.subjects import check, names
-from fuselab.report.files import replace
+from fuselab.output.files import replace
 
 
 def run(

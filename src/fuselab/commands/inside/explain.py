@@ -12,7 +12,7 @@ from fuselab.explain.page import write_page
 from fuselab.explain.run import run as explained
 from fuselab.explain.target import examples
 from fuselab.explain.text import to_text
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 
 
 def run(

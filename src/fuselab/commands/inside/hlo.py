@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fuselab.commands import exits, paths, select
-from fuselab.plan import Filters, PlanError, check_names, unknown
+from fuselab.planning.plan import Filters, PlanError, check_names, unknown
 from fuselab.worker import specs
 from fuseline.core.spec import Direction
 

@@ -9,7 +9,7 @@ import click
 
 from fuselab.commands import exits, paths
 from fuselab.internals import folders
-from fuselab.plan import PlanError, unknown
+from fuselab.planning.plan import PlanError, unknown
 
 
 def run(*, folder: str, only: Sequence[str] = (), out: str) -> int:

@@ -8,8 +8,8 @@ import click
 
 from fuselab import environment
 from fuselab.commands import exits, paths, select
-from fuselab.plan import unknown
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.planning.plan import unknown
 from fuselab.study.record import REFERENCE, to_json_lines, to_markdown
 from fuselab.study.run import methods as measured
 from fuseline import table

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from fuselab.commands import exits, paths, select
-from fuselab.plan import PlanError, unknown
-from fuselab.report.files import replace
+from fuselab.output.files import replace
+from fuselab.planning.plan import PlanError, unknown
 from fuselab.training.bench import bench, to_markdown
 from fuselab.training.plot import draw
 from fuselab.training.record import Missing, Trained, apart, trained

@@ -11,7 +11,7 @@ from typing import Any
 
 from fuselab.commands import exits, select
 from fuselab.commands.progress import Steps
-from fuselab.plan import Filters, expand
+from fuselab.planning.plan import Filters, expand
 from fuselab.runner import Worker
 from fuselab.worker import entry
 from fuseline.core.spec import OpSpec

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from fuselab import columns
 from fuselab.commands.progress import Steps
 from fuselab.counters import Absent, Counter, Counts, Task, uncounted
 from fuselab.counters.collected import Collected
@@ -16,9 +15,10 @@ from fuselab.counters.instructions import Instructions
 from fuselab.counters.ncu import NAMES, NCU
 from fuselab.counters.traffic import Traffic
 from fuselab.model import Cell, Count, Group, Measurement
-from fuselab.plan import CEILING, PlanError
+from fuselab.planning.plan import CEILING, PlanError
+from fuselab.records import columns
 from fuselab.runner import COMPILE_FACTOR
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 FAST, ALL = "fast", "all"
 MOST_CELLS = 64

@@ -11,11 +11,13 @@ from typing import Any
 
 import torch
 
-from fuselab import columns, environment, plugins, rivals, roofs
+from fuselab import environment, plugins, rivals
 from fuselab.commands import exits, select
 from fuselab.commands.measuring.selftest import BAD, GOOD, NOTE, QUIET, Item, findings, tables
-from fuselab.lock import device_lock
-from fuselab.roofs import Roofs
+from fuselab.machine import roofs
+from fuselab.machine.lock import device_lock
+from fuselab.machine.roofs import Roofs
+from fuselab.records import columns
 from fuselab.runner import Worker, WorkerError
 from fuselab.worker import baselines, entry, specs
 from fuseline.core import host, native

@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from fuselab import caches
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
+from fuselab.processes import caches
 from fuselab.runner import Worker
 from fuselab.worker import entry
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fuselab.commands import exits
 from fuselab.commands.stored import merge
-from fuselab.plan import PlanError
+from fuselab.planning.plan import PlanError
 
 # Of a job that sets none; submitit's own would end a run after five minutes.
 MINUTES = 12 * 60

@@ -15,10 +15,11 @@ from time import monotonic
 
 import torch
 
-from fuselab import caches, environment, rivals, runner
+from fuselab import environment, rivals, runner
 from fuselab.commands.measuring import gpus
 from fuselab.commands.progress import Steps
 from fuselab.model import Group
+from fuselab.processes import caches
 from fuselab.runner import Worker, WorkerError
 from fuselab.worker.baselines import COMPILE
 

@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fuselab import roofs
 from fuselab.commands import select
 from fuselab.commands.measuring import count
 from fuselab.commands.measuring.run import LOG, exit_code, measure
-from fuselab.lock import device_lock
+from fuselab.machine import roofs
+from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Measurement
-from fuselab.plain import plain
-from fuselab.plan import CEILING, Filters, PlanError
+from fuselab.output.plain import plain
+from fuselab.planning.plan import CEILING, Filters, PlanError
 from fuselab.report import counters, profile, roofline
 from fuselab.report.profile import Profile
 from fuselab.report.roofline import Peak
-from fuselab.store import Store
+from fuselab.storage.store import Store
 from fuseline.core.spec import OpSpec
 
 PICTURE = "roofline.svg"

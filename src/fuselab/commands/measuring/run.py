@@ -12,17 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 
-from fuselab import metrics, runner, shards
+from fuselab import runner
 from fuselab.commands import exits, select
 from fuselab.commands.measuring import count, gpus, prepare
 from fuselab.commands.progress import Steps
-from fuselab.lock import device_lock
+from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Measurement, Status
-from fuselab.plan import Filters, PlanError, ceiling_group
+from fuselab.planning import shards
+from fuselab.planning.plan import Filters, PlanError, ceiling_group
 from fuselab.precision import estimate_s
+from fuselab.records import metrics
 from fuselab.report import build, text
 from fuselab.runner import Step, Worker
-from fuselab.store import Store
+from fuselab.storage.store import Store
 
 LOG = "worker.log"
 FAILURES = (Status.INCORRECT, Status.INVALID, Status.TIMEOUT, Status.CRASHED, Status.ERROR)

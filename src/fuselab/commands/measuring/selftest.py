@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuselab.commands.measuring.count import counters
-from fuselab.roofs import Roofs
+from fuselab.machine.roofs import Roofs
 
 GOOD, NOTE, BAD = "ok", "note", "bad"
 SLOPE_TOLERANCE = 0.01

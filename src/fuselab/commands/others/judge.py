@@ -16,7 +16,7 @@ from fuselab.judge import text
 from fuselab.judge.find import find
 from fuselab.judge.record import Outcome, Verdict
 from fuselab.judge.run import Setting, judge, log_of
-from fuselab.lock import device_lock
+from fuselab.machine.lock import device_lock
 
 
 def run(

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import click
 
-from fuselab import environment, roofs
+from fuselab import environment
 from fuselab.commands import exits, paths, select
-from fuselab.lock import device_lock
-from fuselab.plan import PlanError
+from fuselab.machine import roofs
+from fuselab.machine.lock import device_lock
+from fuselab.planning.plan import PlanError
 from fuselab.runner import Worker
 from fuselab.scan import text
 from fuselab.scan.costs import Rates

@@ -14,10 +14,21 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from fuselab import metrics
 from fuselab.commands import exits
 from fuselab.commands.stored import published
-from fuselab.comparison import (
+from fuselab.gate.annotations import lines
+from fuselab.gate.junit import to_xml
+from fuselab.gate.markdown import to_markdown
+from fuselab.gate.verdicts import by_weight
+from fuselab.model import Measurement
+from fuselab.output.files import replace as replace_file
+from fuselab.output.plain import plain
+from fuselab.planning.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
+from fuselab.published.tables import PREFIX
+from fuselab.records import metrics
+from fuselab.report.tables import UNKNOWN, Notes
+from fuselab.report.text import whole
+from fuselab.statistics.comparison import (
     COMPLETE,
     Comparison,
     Pair,
@@ -28,18 +39,7 @@ from fuselab.comparison import (
     pair,
     summary,
 )
-from fuselab.gate.annotations import lines
-from fuselab.gate.junit import to_xml
-from fuselab.gate.markdown import to_markdown
-from fuselab.gate.verdicts import by_weight
-from fuselab.model import Measurement
-from fuselab.plain import plain
-from fuselab.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
-from fuselab.published.tables import PREFIX
-from fuselab.report.files import replace as replace_file
-from fuselab.report.tables import UNKNOWN, Notes
-from fuselab.report.text import whole
-from fuselab.store import FILE_NAME, SUFFIX, Store, StoreError
+from fuselab.storage.store import FILE_NAME, SUFFIX, Store, StoreError
 
 Wanted = Mapping[str, Sequence[str]]
 WORST = 10

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fuselab import frames, metrics
 from fuselab.commands import exits, paths
 from fuselab.model import Measurement
-from fuselab.plan import PlanError
-from fuselab.report.files import replace
-from fuselab.store import Store
+from fuselab.output.files import replace
+from fuselab.planning.plan import PlanError
+from fuselab.records import frames, metrics
+from fuselab.storage.store import Store
 
 PARQUET = "parquet"
 FORMATS = {"jsonl": metrics.to_jsonl, "csv": metrics.to_csv}

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fuselab.model import Status
-from fuselab.plain import plain
-from fuselab.plan import CEILING
+from fuselab.output.plain import plain
+from fuselab.planning.plan import CEILING
 from fuselab.report.grid import OURS, Grid, Size
 from fuselab.report.tables import size as in_bytes
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from fuselab.commands import exits
-from fuselab.plan import CEILING
-from fuselab.store import KEY, NAMES, WRITTEN, Row, Store, StoreError, file_of
+from fuselab.planning.plan import CEILING
+from fuselab.storage.store import KEY, NAMES, WRITTEN, Row, Store, StoreError, file_of
 
 _DIRECTIONS = ("fwd", "bwd")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fuselab import metrics
 from fuselab.commands import exits, paths
-from fuselab.metrics import Record
-from fuselab.plan import CEILING, PlanError, unknown
+from fuselab.planning.plan import CEILING, PlanError, unknown
+from fuselab.records import metrics
+from fuselab.records.metrics import Record
 from fuselab.report import plots
-from fuselab.store import Store, StoreError
+from fuselab.storage.store import Store, StoreError
 
 
 def run(folder: str, picture: str, op: str | None, dtype: str | None) -> int:

@@ -11,8 +11,8 @@ from rich.table import Table as Grid
 
 from fuselab.commands import exits
 from fuselab.model import Measurement
-from fuselab.plain import plain
-from fuselab.plan import PlanError
+from fuselab.output.plain import plain
+from fuselab.planning.plan import PlanError
 from fuselab.published.beside import Line, lines
 from fuselab.published.tables import PREFIX, Published, load
 from fuselab.report.tables import UNKNOWN

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from fuselab.commands import exits, paths
 from fuselab.model import Measurement
-from fuselab.plan import PlanError
+from fuselab.output.files import replace
+from fuselab.planning.plan import PlanError
 from fuselab.published.tables import PREFIX, load
 from fuselab.report import grid as grids
 from fuselab.report import html, text
-from fuselab.report.files import replace
 from fuselab.report.shown import Beside, Shown
-from fuselab.store import FILE_NAME, Store, StoreError, file_of
+from fuselab.storage.store import FILE_NAME, Store, StoreError, file_of
 
 NAMES = "ABCD"
 

@@ -9,10 +9,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from fuselab import body
 from fuselab.commands import exits, paths
-from fuselab.plan import PlanError
-from fuselab.store import BODY, SUFFIX, Store, file_of
+from fuselab.planning.plan import PlanError
+from fuselab.storage import body
+from fuselab.storage.store import BODY, SUFFIX, Store, file_of
 
 # What a reason or a tool's message may quote: an absolute path, also of Windows, from its root on.
 _PATH = re.compile(r"(?<![\w.:/\\])(?:/[\w.@+~-]+){2,}/?|\b[A-Za-z]:\\[^\s\"']+")

@@ -13,11 +13,11 @@ from rich.text import Text
 
 from fuselab.commands import exits
 from fuselab.commands.stored import frontier
-from fuselab.plain import plain
-from fuselab.plan import PlanError, unknown
+from fuselab.output.plain import plain
+from fuselab.planning.plan import PlanError, unknown
 from fuselab.report import grid as grids
 from fuselab.report.grid import OURS, Grid, Size
-from fuselab.store import Store, StoreError
+from fuselab.storage.store import Store, StoreError
 
 # From much slower to much faster, of colours that all kinds of eyes tell apart; log2 of the ratio
 # up to which each holds.

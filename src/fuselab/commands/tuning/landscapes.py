@@ -9,7 +9,7 @@ from typing import Any
 from fuselab.commands.tuning.tiles import Choice, time_us
 from fuselab.landscape import write as drawn
 from fuselab.landscape.record import Landscape, Spot
-from fuselab.store import Store
+from fuselab.storage.store import Store
 from fuseline.core.tuned import Tile
 
 

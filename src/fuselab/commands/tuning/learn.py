@@ -20,10 +20,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fuselab.commands import exits, paths, select
-from fuselab.comparison import Comparison, Verdict, compare, pair
 from fuselab.model import Measurement, Status
-from fuselab.plan import PlanError, unknown
-from fuselab.store import Store
+from fuselab.planning.plan import PlanError, unknown
+from fuselab.statistics.comparison import Comparison, Verdict, compare, pair
+from fuselab.storage.store import Store
 from fuselab.worker import specs
 from fuseline.core import rules
 from fuseline.core.rules import DTYPE, Fact, OneOf, Rule, Span, Wanted

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fuselab import stats
 from fuselab.model import Group, Measurement
+from fuselab.statistics import stats
 from fuseline.core.tuned import Key, Tile
 
 Found = Mapping[str, Measurement]

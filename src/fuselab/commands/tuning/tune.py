@@ -17,19 +17,21 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from fuselab import caches, comparison, environment, runner, stats
+from fuselab import environment, runner
 from fuselab.commands import exits, paths, select
 from fuselab.commands.measuring import prepare
 from fuselab.commands.progress import Steps
 from fuselab.commands.tuning import landscapes
 from fuselab.commands.tuning.tiles import Choice, Found, Slot, time_us
-from fuselab.comparison import Pair, Verdict
 from fuselab.landscape import write as drawn
-from fuselab.lock import device_lock
+from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Status
-from fuselab.plan import Filters, PlanError, check_names
+from fuselab.planning.plan import Filters, PlanError, check_names
+from fuselab.processes import caches
 from fuselab.runner import Worker
-from fuselab.store import Store
+from fuselab.statistics import comparison, stats
+from fuselab.statistics.comparison import Pair, Verdict
+from fuselab.storage.store import Store
 from fuselab.worker import entry, specs
 from fuseline.core import tuned
 from fuseline.core.spec import OpSpec, Tuning

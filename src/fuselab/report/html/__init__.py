@@ -14,9 +14,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fuselab.page import environment
+from fuselab.output.files import replace
+from fuselab.output.page import environment
 from fuselab.report import tables
-from fuselab.report.files import replace
 from fuselab.report.html.payload import payload
 from fuselab.report.html.versus import compared
 from fuselab.report.shown import Beside, Shown

@@ -8,14 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from fuselab import columns, stats
 from fuselab.metric import Metric
-from fuselab.metrics import Record
 from fuselab.model import Measurement
+from fuselab.records import columns
+from fuselab.records.metrics import Record
 from fuselab.report import tables
 from fuselab.report.axes import place
 from fuselab.report.plots import colors
 from fuselab.report.shown import Beside, Shown
+from fuselab.statistics import stats
 
 # Figures that no table has, and the script draws.
 _DRAWN = ("ci_low_us", "ci_high_us", "samples", "sm_mhz", "ceiling_gbps")

@@ -6,12 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import shorten
 
-from fuselab.comparison import Comparison, Summary, Verdict, compare, differences, pair, summary
 from fuselab.model import Cell, Measurement
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
 from fuselab.report.shown import Shown
 from fuselab.report.tables import DIRECTIONS, UNKNOWN, Notes
 from fuselab.report.view import Column, Table, Value
+from fuselab.statistics.comparison import (
+    Comparison,
+    Summary,
+    Verdict,
+    compare,
+    differences,
+    pair,
+    summary,
+)
 
 _HEAD = ("operator", "implementation", "direction", "case", "dtype")
 _LONGEST = 120

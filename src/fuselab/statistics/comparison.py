@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from fuselab import ranks, stats
 from fuselab.model import ISOLATED, Cell, Measurement, Status
+from fuselab.statistics import ranks, stats
 
 WALL = "wall"
 MARGIN, LEAST_US = 0.03, 0.3

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fuselab import streams
+from fuselab.command_line import streams
 
 GROUPS = {
     "Measure": (

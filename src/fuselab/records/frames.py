@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from fuselab.columns import NAMED
 from fuselab.errors import LabError
-from fuselab.metrics import COLUMNS, Record, records
 from fuselab.model import Measurement
-from fuselab.store import Store
+from fuselab.records.columns import NAMED
+from fuselab.records.metrics import COLUMNS, Record, records
+from fuselab.storage.store import Store
 
 _TEXTS = {"method"}  # of what is no metric
 _LISTS = {"samples_us", "sm_mhz"}  # of records with samples, where sm_mhz is no median

@@ -15,10 +15,11 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
-from fuselab import body, precision
+from fuselab import precision
 from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group, Measurement
-from fuselab.plain import plain
+from fuselab.output.plain import plain
+from fuselab.storage import body
 
 SUFFIX = ".sqlite"
 FILE_NAME = f"run{SUFFIX}"

@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fuselab import body, columns, stats
-from fuselab.columns import NAMED
 from fuselab.metric import Item
 from fuselab.model import Cell, Measurement, Proof, Status
-from fuselab.plan import CEILING
+from fuselab.planning.plan import CEILING
+from fuselab.records import columns
+from fuselab.records.columns import NAMED
+from fuselab.statistics import stats
+from fuselab.storage import body
 
 Record = dict[str, Any]
 

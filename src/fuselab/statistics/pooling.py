@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fuselab import stats
 from fuselab.model import Measurement, Status
 from fuselab.precision import LEVELS, RESOLUTION_US
+from fuselab.statistics import stats
 
 
 def pool(found: Sequence[Measurement]) -> Measurement:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from fuselab.wild import SUITE
+from fuselab.planning.wild import SUITE
 
 if TYPE_CHECKING:
     from fuseline.core.spec import OpSpec

@@ -7,10 +7,11 @@ from functools import cache
 from operator import attrgetter
 from typing import Any
 
-from fuselab import plugins, stats
+from fuselab import plugins
 from fuselab.metric import Item, Metric
 from fuselab.model import Count, Measurement
 from fuselab.plugins import Given, Unfit
+from fuselab.statistics import stats
 
 
 def _own(name: str, meaning: str, unit: str = "", **shown: Any) -> Metric:

@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 
 from fuselab.errors import LabError
 from fuselab.model import ISOLATED, Group
+from fuselab.planning.wild import CELLS
 from fuselab.precision import STANDARD
-from fuselab.wild import CELLS
 
 CEILING = "ceiling"
 # Does not wait for the device, so its times say nothing of the memory's speed.

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from fuselab import completion
-from fuselab.options import as_json, device, timeout
+from fuselab.command_line import completion
+from fuselab.command_line.options import as_json, device, timeout
 from fuselab.precision import LEVELS, STANDARD
 
 _subjects = click.argument(

@@ -10,13 +10,22 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from fuselab import completion, inside, stored, streams
+from fuselab.command_line import completion, inside, stored, streams
+from fuselab.command_line.options import (
+    as_json,
+    device,
+    gpus,
+    job_options,
+    jobs,
+    shard,
+    timeout,
+    words,
+)
+from fuselab.command_line.selection import directions, filters, target, targets
+from fuselab.command_line.verbs import Verbs
 from fuselab.errors import LabError
-from fuselab.options import as_json, device, gpus, job_options, jobs, shard, timeout, words
-from fuselab.plan import Filters
+from fuselab.planning.plan import Filters
 from fuselab.precision import LEVELS
-from fuselab.selection import directions, filters, target, targets
-from fuselab.verbs import Verbs
 
 INTERRUPTED = 130
 RESUMED = ("run", "tune")
@@ -170,7 +179,7 @@ def run(
     """Measure implementations, and resume where an earlier run of the same DIR stopped."""
     from fuselab.commands.measuring import run as verb
     from fuselab.model import ISOLATED
-    from fuselab.wild import CELLS, SUITE
+    from fuselab.planning.wild import CELLS, SUITE
 
     if isolate and timer not in (None, ISOLATED):
         raise click.UsageError(f"--isolate times from outside of the process, got --timer {timer}")

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from fuselab.options import Bytes, as_json, gate
-from fuselab.plan import DTYPE_ALIASES
-from fuselab.selection import directions, filters
+from fuselab.command_line.options import Bytes, as_json, gate
+from fuselab.command_line.selection import directions, filters
+from fuselab.planning.plan import DTYPE_ALIASES
 
 
 @click.command()

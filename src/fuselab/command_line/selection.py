@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fuselab import completion
+from fuselab.command_line import completion
 
 Command = Callable[..., Any]
 

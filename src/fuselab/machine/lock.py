@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
-from fuselab import caches
+from fuselab.processes import caches
 
 # Where the locks lie, if not in the lab's cache folder; it must exist.
 FOLDER = "FUSELAB_LOCK_DIR"

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from fuselab import caches
+from fuselab.processes import caches
 
 # What makes it another device, or the same at another speed.
 IDENTITY = ("device", "gpu", "cpu", "threads", "driver", "power_limit_w")

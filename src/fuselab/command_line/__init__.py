@@ -1,0 +1,1 @@
+"""The command line: verbs and their options, help, completion, exit codes, streams."""

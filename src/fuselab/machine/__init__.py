@@ -1,0 +1,1 @@
+"""The machine beside the measurement: load of others, the lock of a device, its roofs."""

@@ -1,0 +1,1 @@
+"""Which cells are measured: operators times filters, drawn problems, parts of a run."""

@@ -1,0 +1,1 @@
+"""Processes of the lab: how they start, their environment and caches, questions to them."""

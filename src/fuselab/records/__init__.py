@@ -1,0 +1,1 @@
+"""Flat records of measurements: their columns, how they are made, as tables of others."""

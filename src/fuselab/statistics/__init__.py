@@ -1,0 +1,1 @@
+"""Statistics of samples: robust summaries, rank tests, comparisons, pooling."""
