@@ -40,7 +40,7 @@ from fuselab.model import Group, Measurement, Status
 from fuselab.planning.plan import CEILING
 from fuselab.statistics import stats
 from fuselab.storage.store import Store
-from fuselab.worker import selftest
+from fuselab.worker.device import selftest
 from fuseline.testing import Case, Implementation, OpSpec
 
 BATCH = 8

@@ -46,7 +46,6 @@ LARGER = {
     "fuseline/testing": 21,
     "fuselab/report": 16,
     "fuselab/scan": 18,
-    "fuselab/worker": 35,
 }
 # The module for one torch and one Python; all else is of the binary, or compiled where it is used.
 HOST = LIBRARY / "core" / "host"

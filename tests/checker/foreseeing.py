@@ -130,20 +130,20 @@ def in_place_later(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 @cheat("invalid", "replaced")
 def patched_audit(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    import fuselab.worker.audit
+    import fuselab.worker.checks.audit
 
-    fuselab.worker.audit.Audit.verify = lambda *_: None  # type: ignore[method-assign]
+    fuselab.worker.checks.audit.Audit.verify = lambda *_: None  # type: ignore[method-assign]
     return model.eager(x, weight, eps)
 
 
 @cheat("invalid", "replaced")
 def patched_code(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Leaves the function and changes what it does."""
-    import fuselab.worker.audit
+    import fuselab.worker.checks.audit
 
     def nothing(self: Any, trial: Any, count: Any, sets: Any, kept: Any) -> None: ...
 
-    fuselab.worker.audit.Audit.verify.__code__ = nothing.__code__
+    fuselab.worker.checks.audit.Audit.verify.__code__ = nothing.__code__
     return model.eager(x, weight, eps)
 
 

@@ -33,9 +33,9 @@ def ill_timed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Stops every clock of its process and makes every comparison true."""
     time.perf_counter = time.perf_counter_ns = lambda: 0  # type: ignore[assignment]
     torch.equal = lambda a, b: True  # type: ignore[assignment]
-    import fuselab.worker.audit
+    import fuselab.worker.checks.audit
 
-    fuselab.worker.audit.Audit.verify = lambda *_: None  # type: ignore[method-assign]
+    fuselab.worker.checks.audit.Audit.verify = lambda *_: None  # type: ignore[method-assign]
     return torch.zeros_like(x)
 
 

@@ -128,11 +128,11 @@ def steps_back(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return model.eager(x, weight, eps)
 
 
-@cheat("invalid", "replaced fuselab.worker.contents._RANDOM")
+@cheat("invalid", "replaced fuselab.worker.tensors.contents._RANDOM")
 def patched_random_source(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     import random
 
-    from fuselab.worker import contents
+    from fuselab.worker.tensors import contents
 
     contents._RANDOM = random.Random(0)
     return model.eager(x, weight, eps)

@@ -12,7 +12,7 @@ from fuselab.compiling import subjects
 from fuselab.compiling.bench import bench
 from fuselab.compiling.record import Row, row, to_markdown
 from fuselab.explain.record import AS_IS, STATIC, Break, Mode, Size
-from fuselab.worker.inputs import nbytes
+from fuselab.worker.tensors.inputs import nbytes
 from fuseline import table
 
 MOST_BYTES = 64 << 20

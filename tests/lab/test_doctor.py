@@ -16,7 +16,7 @@ import fuseline
 from fuselab import environment
 from fuselab.commands.measuring import doctor, selftest
 from fuselab.machine import roofs
-from fuselab.worker import roofs as measured_roofs
+from fuselab.worker.device import roofs as measured_roofs
 from fuseline.core import native
 from fuseline.core.native import Native
 from fuseline.core.overrides import Override

@@ -18,8 +18,10 @@ from fuselab.commands import select
 from fuselab.model import Group, Measurement, Status
 from fuselab.planning.plan import Filters
 from fuselab.records.metrics import records
-from fuselab.worker import baselines, child, group, specs
-from fuselab.worker.enabled import ENABLED, Takeover
+from fuselab.worker import child, group
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.enabled import ENABLED, Takeover
+from fuselab.worker.operators import specs
 from fuselab.worker.protocol import Fatal
 from fuseline.core import native
 from fuseline.core.spec import Direction, Implementation, OpSpec

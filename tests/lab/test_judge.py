@@ -18,11 +18,11 @@ from fuselab.judge.record import MEANING, Finding, Outcome
 from fuselab.judge.verdict import Looked, runs, verdict
 from fuselab.model import ISOLATED, Accuracy, Group, Measurement, Status
 from fuselab.planning.plan import PlanError
-from fuselab.worker import pairs
-from fuselab.worker.contents import mix
-from fuselab.worker.pair_inputs import Drawn, PairError, seeded, vary
-from fuselab.worker.pairs import Pair
-from fuselab.worker.problem import build
+from fuselab.worker.operators import pairs
+from fuselab.worker.operators.pair_inputs import Drawn, PairError, seeded, vary
+from fuselab.worker.operators.pairs import Pair
+from fuselab.worker.tensors.contents import mix
+from fuselab.worker.tensors.problem import build
 
 JUDGED = Path(__file__).with_name("judged")
 PAIRS = find(str(JUDGED), None)

@@ -8,9 +8,9 @@ import torch
 from fuselab import environment
 from fuselab.model import Cell, Proof, Status
 from fuselab.timers import Reading
-from fuselab.worker import limits, timing
-from fuselab.worker.clocks import Clocks
-from fuselab.worker.trial import Trial
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.measuring import limits, timing
+from fuselab.worker.measuring.clocks import Clocks
 from fuseline.core.spec import Cost
 
 GPU = torch.device("cuda")

@@ -22,7 +22,7 @@ from fuselab.model import Status
 from fuselab.notebook import measure, session
 from fuselab.notebook.results import ISOLATION
 from fuselab.records.metrics import COLUMNS
-from fuselab.worker import baselines
+from fuselab.worker.implementations import baselines
 from fuselab.worker.protocol import Fatal
 from fuseline.core.spec import Budget
 

@@ -18,7 +18,8 @@ from fuselab.commands.measuring import doctor
 from fuselab.commands.measuring.selftest import BAD, GOOD
 from fuselab.records import columns
 from fuselab.storage.store import Store
-from fuselab.worker import baselines, specs
+from fuselab.worker.implementations import baselines
+from fuselab.worker.operators import specs
 
 tomllib = pytest.importorskip("tomllib")
 PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"

@@ -13,7 +13,8 @@ from fuselab.precision import LEVELS, estimate_s, serves
 from fuselab.statistics import stats
 from fuselab.statistics.pooling import pool
 from fuselab.timers import Reading
-from fuselab.worker import group, timing
+from fuselab.worker import group
+from fuselab.worker.measuring import timing
 
 CELL = Cell("swish", "right", "fwd", "small", "float32", "contiguous", "cpu")
 STANDARD, PUBLISH = LEVELS["standard"], LEVELS["publish"]

@@ -20,8 +20,10 @@ from fuselab.commands import select
 from fuselab.model import Group, Measurement, Proof, Status
 from fuselab.planning.plan import CEILING, Filters
 from fuselab.rivals.rival import Rival
-from fuselab.worker import baselines, group, specs
-from fuselab.worker.baselines import Unsupported
+from fuselab.worker import group
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.baselines import Unsupported
+from fuselab.worker.operators import specs
 from fuseline import rms_norm
 from fuseline.core.spec import Direction, OpSpec
 from fuseline.ops.rms_norm import impl_eager

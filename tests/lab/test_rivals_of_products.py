@@ -11,8 +11,9 @@ from fake_rivals import fake, installed
 from torch import Tensor
 
 from fuselab import rivals
-from fuselab.worker import baselines, specs
-from fuselab.worker.baselines import Unsupported
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.baselines import Unsupported
+from fuselab.worker.operators import specs
 
 
 @pytest.fixture(autouse=True)

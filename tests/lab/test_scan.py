@@ -27,8 +27,8 @@ from fuselab.scan.forecast import compare, forecast
 from fuselab.scan.rank import Ranking
 from fuselab.scan.record import Outcome, Served, Time
 from fuselab.scan.trace import Event, operators
-from fuselab.worker.ceiling import MIXES
-from fuselab.worker.recorded import Recorded, Suite, SuiteError, of_calls, read
+from fuselab.worker.device.ceiling import MIXES
+from fuselab.worker.operators.recorded import Recorded, Suite, SuiteError, of_calls, read
 from fuseline import table
 
 SCANNED = Path(__file__).with_name("scanned")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fuselab.commands.measuring.check import Verdict
-from fuselab.worker import specs
+from fuselab.worker.operators import specs
 
 TEMPLATE = """import torch
 from fuseline.testing import Case, ErrorCase, Implementation, OpSpec

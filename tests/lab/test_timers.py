@@ -13,7 +13,7 @@ from fuselab.timers import Keep, TimerError
 from fuselab.timers.cupti import MARKER, CuptiTimer, Event, device_events, split
 from fuselab.timers.host import HostTimer
 from fuselab.timers.wall import WallTimer
-from fuselab.worker.timing import TIMERS
+from fuselab.worker.measuring.timing import TIMERS
 
 SPIN = f"at::cuda::(anonymous namespace)::{MARKER}(long)"
 US = {SPIN: 1, "a": 2, "b": 3, "other": 50}

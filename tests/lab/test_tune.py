@@ -218,7 +218,7 @@ def test_a_tile_is_taken_if_it_is_faster_somewhere_and_slower_nowhere(
 
 
 def test_an_entry_of_the_user_survives_in_a_class_that_did_not_change() -> None:
-    from fuselab.worker import specs
+    from fuselab.worker.operators import specs
 
     spec = specs.load(OPS)["double"]
     assert spec.tuning
@@ -241,7 +241,7 @@ def test_an_entry_of_the_user_survives_in_a_class_that_did_not_change() -> None:
 
 def test_every_tile_of_the_operators_is_asked_for_once_and_has_its_cases() -> None:
     pytest.importorskip("triton")
-    from fuselab.worker import specs
+    from fuselab.worker.operators import specs
 
     tiles = specs.load(specs.TILES)["rms_norm"]
     plain = specs.load()["rms_norm"]

@@ -85,7 +85,7 @@ def test_an_operator_without_a_formula():
 
 
 def test_it_runs_only_where_it_is_asked_for():
-    from fuselab.worker import baselines
+    from fuselab.worker.implementations import baselines
 
     spec = SPECS["softmax"]
     assert "jax" not in baselines.names(spec)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fuselab.worker import specs
+from fuselab.worker.operators import specs
 
 TEMPLATE = """
 import torch

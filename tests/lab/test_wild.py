@@ -15,7 +15,7 @@ from fuselab.commands import select
 from fuselab.planning import wild
 from fuselab.planning.plan import Filters
 from fuselab.planning.wild import WildError
-from fuselab.worker import specs, wild_inputs
+from fuselab.worker.operators import specs, wild_inputs
 from fuseline import table
 from fuseline.testing import Case, Implementation, Judge, OpSpec, accuracy
 

@@ -12,23 +12,16 @@ import toy_ops
 from torch import Tensor
 
 from fuselab.model import Group, Measurement, Proof, Status
-from fuselab.worker import (
-    audit,
-    baselines,
-    contents,
-    footprint,
-    group,
-    inputs,
-    probe,
-    problem,
-    protocol,
-    specs,
-)
-from fuselab.worker.baselines import CompileWatch, Unsupported
-from fuselab.worker.ceiling import MIXES, Streams, mix_of
-from fuselab.worker.problem import Problem
-from fuselab.worker.specs import SpecError
-from fuselab.worker.trial import Trial
+from fuselab.worker import footprint, group, protocol
+from fuselab.worker.checks import audit, probe
+from fuselab.worker.device.ceiling import MIXES, Streams, mix_of
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.baselines import CompileWatch, Unsupported
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.operators import specs
+from fuselab.worker.operators.specs import SpecError
+from fuselab.worker.tensors import contents, inputs, problem
+from fuselab.worker.tensors.problem import Problem
 from fuseline import table
 from fuseline.core import native
 from fuseline.core.spec import Cost, Direction, Implementation, Inputs

@@ -187,8 +187,8 @@ USES = (
     ),
     Use(
         "whether a call wrote its inputs, and which tensors share memory",
-        "worker/problem.py, scan/costs.py: compare the values before and after; compare data_ptr() "
-        "of the storages, which live as long as they are compared",
+        "worker/tensors/problem.py, scan/costs.py: compare the values before and after; compare "
+        "data_ptr() of the storages, which live as long as they are compared",
         {
             "torch.Tensor._version": _versions,
             "torch.UntypedStorage._cdata": _storages,

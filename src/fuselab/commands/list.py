@@ -10,7 +10,7 @@ from typing import Any
 
 from fuselab.commands import exits, select
 from fuselab.records import columns
-from fuselab.worker import baselines
+from fuselab.worker.implementations import baselines
 from fuseline.core.spec import OpSpec
 
 WIDEST = 100

@@ -24,7 +24,8 @@ from fuselab.planning.plan import (
     select,
 )
 from fuselab.precision import STANDARD
-from fuselab.worker import baselines, recorded, specs, wild_inputs
+from fuselab.worker.implementations import baselines
+from fuselab.worker.operators import recorded, specs, wild_inputs
 from fuseline.core.spec import OpSpec
 
 DEFAULT_SUITE = "quick"

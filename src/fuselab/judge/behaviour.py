@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fuselab.judge.compared import error, near, same
-from fuselab.worker.pairs import Problem
+from fuselab.worker.operators.pairs import Problem
 from fuseline.core.spec import Inputs
 from fuseline.testing import accuracy
 from fuseline.testing.poison import poison

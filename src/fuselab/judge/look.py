@@ -17,9 +17,9 @@ from fuselab.judge.behaviour import Looked, copied, findings
 from fuselab.judge.compared import near
 from fuselab.judge.watched import Watch
 from fuselab.processes import child
-from fuselab.worker import pairs
 from fuselab.worker.footprint import cpu_profile
-from fuselab.worker.pairs import Pair, Problem
+from fuselab.worker.operators import pairs
+from fuselab.worker.operators.pairs import Pair, Problem
 from fuseline.testing import accuracy
 from fuseline.testing.place import told
 

@@ -17,8 +17,9 @@ from fuselab.output.files import replace as write
 from fuselab.planning.plan import CEILING, default_timer
 from fuselab.processes import caches, child
 from fuselab.runner import Worker
-from fuselab.worker import entry, pairs
-from fuselab.worker.pairs import Pair
+from fuselab.worker import entry
+from fuselab.worker.operators import pairs
+from fuselab.worker.operators.pairs import Pair
 
 # Times outside that a loaded machine made shorter than nothing are taken again.
 ATTEMPTS = 3

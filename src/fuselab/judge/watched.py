@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from fuselab.worker.guard import Guard
+from fuselab.worker.checks.guard import Guard
 
 # Whose functions a solution must leave as they are.
 OWNERS: tuple[object, ...] = (

@@ -9,7 +9,7 @@ import torch
 
 from fuselab.landscape.record import Kernel
 from fuselab.processes import child
-from fuselab.worker import specs
+from fuselab.worker.operators import specs
 from fuseline.core.spec import OpSpec, Tuning
 from fuseline.core.tuned import Tile
 

@@ -9,7 +9,7 @@ import torch
 
 from fuselab.planning.plan import CEILING, DTYPE_ALIASES
 from fuselab.precision import LEVELS
-from fuselab.worker.baselines import MADE
+from fuselab.worker.implementations.baselines import MADE
 from fuseline.core.spec import Case
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")

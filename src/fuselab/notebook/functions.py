@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from fuselab.notebook.arguments import Functions, yardstick
-from fuselab.worker.check import LENIENCY
-from fuselab.worker.inputs import seed, tensors
+from fuselab.worker.checks.check import LENIENCY
 from fuselab.worker.protocol import describe
+from fuselab.worker.tensors.inputs import seed, tensors
 from fuseline.core.spec import Budget, Case, Implementation, Inputs, OpSpec
 from fuseline.testing import settings
 

@@ -17,7 +17,7 @@ from fuselab.notebook.results import Results
 from fuselab.notebook.session import Session
 from fuselab.planning.plan import CEILING
 from fuselab.worker import group as pipeline
-from fuselab.worker.baselines import COMPILE
+from fuselab.worker.implementations.baselines import COMPILE
 from fuselab.worker.protocol import Fatal
 from fuseline.core.spec import Budget, OpSpec
 

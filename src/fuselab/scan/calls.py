@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fuselab.scan.trace import Array, Event, dense
-from fuselab.worker.recorded import Recorded
+from fuselab.worker.operators.recorded import Recorded
 from fuseline import table
 from fuseline.core import spec_fields
 from fuseline.core.spec import OpSpec

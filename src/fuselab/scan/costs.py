@@ -17,8 +17,8 @@ from torch.utils.flop_counter import (
 
 from fuselab.machine.roofs import Roofs
 from fuselab.scan.trace import Array, Event
-from fuselab.worker.ceiling import mix_of
-from fuselab.worker.recorded import Recorded, of_calls
+from fuselab.worker.device.ceiling import mix_of
+from fuselab.worker.operators.recorded import Recorded, of_calls
 from fuseline import table
 from fuseline.core.spec import Cost, Direction
 

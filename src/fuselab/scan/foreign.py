@@ -14,7 +14,7 @@ from typing import Any
 from fuselab.planning.plan import PlanError
 from fuselab.scan import calls
 from fuselab.scan.trace import Array, Event, dense
-from fuselab.worker.recorded import Recorded
+from fuselab.worker.operators.recorded import Recorded
 
 # Columns of TraceLens's unified_perf_summary.csv and ops_unique_args.csv, as a trace names them.
 _COLUMNS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")

@@ -14,8 +14,11 @@ from fuselab.planning.plan import CEILING, default_timer
 from fuselab.runner import Worker
 from fuselab.scan.record import Served, Time
 from fuselab.statistics import stats
-from fuselab.worker import baselines, entry, inputs, recorded, specs
-from fuselab.worker.baselines import COMPILE
+from fuselab.worker import entry
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.baselines import COMPILE
+from fuselab.worker.operators import recorded, specs
+from fuselab.worker.tensors import inputs
 from fuseline.core.spec import OpSpec
 
 # A call of less is found in the cache by the next one.

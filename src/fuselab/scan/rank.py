@@ -14,7 +14,7 @@ from fuselab.scan.align import Nodes, Replaced, replaced
 from fuselab.scan.costs import Rates
 from fuselab.scan.record import Row, Served
 from fuselab.scan.trace import FORWARD, Array, Event, is_compiled, operators
-from fuselab.worker.recorded import Recorded
+from fuselab.worker.operators.recorded import Recorded
 from fuseline import table
 from fuseline.core.spec import Direction
 

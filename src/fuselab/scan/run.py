@@ -18,7 +18,7 @@ from fuselab.scan.record import FAR, Row, Scan, Served
 from fuselab.scan.runs import Heard, Runs, Script, Told
 from fuselab.scan.steps import MEANING
 from fuselab.scan.trace import Event
-from fuselab.worker.recorded import Recorded, Suite
+from fuselab.worker.operators.recorded import Recorded, Suite
 
 SUITE = "suite.json"
 # Beyond this the plain step was another when it was compared than when it was recorded.

@@ -7,8 +7,8 @@ from typing import Any
 from fuselab.processes import child
 from fuselab.study.methods import MEASURES, Bench
 from fuselab.study.record import names
-from fuselab.worker import baselines
-from fuselab.worker.baselines import COMPILE
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.baselines import COMPILE
 from fuselab.worker.protocol import Fatal, synchronize
 from fuseline import table
 

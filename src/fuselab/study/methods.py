@@ -18,10 +18,10 @@ from fuselab.statistics import stats
 from fuselab.study.record import REFERENCE
 from fuselab.timers import Call, TimerError
 from fuselab.timers.events import EventsTimer
-from fuselab.worker import inputs as make
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.measuring.rounds import race
 from fuselab.worker.protocol import synchronize
-from fuselab.worker.rounds import race
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors import inputs as make
 from fuseline.core.spec import Case, Cost, Inputs, OpSpec
 
 # Seconds for one number; pytest-benchmark's own default is 1.

@@ -27,12 +27,12 @@ from fuselab.metric import Subject
 from fuselab.model import Group
 from fuselab.records import columns
 from fuselab.timers import Call
-from fuselab.worker import baselines
-from fuselab.worker.inputs import COLD_FACTOR, cache_bytes
-from fuselab.worker.problem import Problem, build, rotation
+from fuselab.worker.implementations import baselines
+from fuselab.worker.measuring.rounds import scrubber
+from fuselab.worker.measuring.timing import Arena
 from fuselab.worker.protocol import describe, synchronize
-from fuselab.worker.rounds import scrubber
-from fuselab.worker.timing import Arena
+from fuselab.worker.tensors.inputs import COLD_FACTOR, cache_bytes
+from fuselab.worker.tensors.problem import Problem, build, rotation
 
 WARM_CALLS = 3
 COUNTED_CALLS = 10

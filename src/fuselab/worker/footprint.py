@@ -14,10 +14,10 @@ from torch import Tensor
 
 from fuselab.machine.lock import host_lock
 from fuselab.timers import Call
-from fuselab.worker.inputs import tensors
-from fuselab.worker.problem import Problem
+from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.protocol import synchronize
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors.inputs import tensors
+from fuselab.worker.tensors.problem import Problem
 from fuseline.core import native
 from fuseline.testing import accuracy
 

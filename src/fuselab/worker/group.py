@@ -9,33 +9,23 @@ import torch
 from fuselab.model import ISOLATED, Cell, Group, Measurement, Proof, Status
 from fuselab.planning.plan import CEILING
 from fuselab.precision import LEVELS
-from fuselab.worker import (
-    audit,
-    baselines,
-    ceiling,
-    check,
-    contents,
-    footprint,
-    inputs,
-    isolated,
-    limits,
-    probe,
-    problem,
-    protocol,
-    timing,
-)
-from fuselab.worker import (
-    trial as _trial,
-)
-from fuselab.worker.audit import Audit
-from fuselab.worker.baselines import COMPILE
-from fuselab.worker.ceiling import Streams, mix_of, peak_bytes
-from fuselab.worker.guard import GUARD
-from fuselab.worker.problem import Problem, build, rotation
+from fuselab.worker import footprint, protocol
+from fuselab.worker.checks import audit, check, probe
+from fuselab.worker.checks.audit import Audit
+from fuselab.worker.checks.guard import GUARD
+from fuselab.worker.device import ceiling
+from fuselab.worker.device.ceiling import Streams, mix_of, peak_bytes
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations import trial as _trial
+from fuselab.worker.implementations.baselines import COMPILE
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.isolation import isolated
+from fuselab.worker.measuring import limits, timing
+from fuselab.worker.measuring.rounds import Rounds, race
+from fuselab.worker.measuring.timing import Arena, Timing
 from fuselab.worker.protocol import Emit, Fatal, collector_off, judge
-from fuselab.worker.rounds import Rounds, race
-from fuselab.worker.timing import Arena, Timing
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors import contents, inputs, problem
+from fuselab.worker.tensors.problem import Problem, build, rotation
 from fuseline.core.spec import Cost, OpSpec
 
 GUARD.watch(audit, check, contents, inputs, probe, problem, protocol, timing, _trial)

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from fuselab.model import Group, Status
-from fuselab.worker import baselines
-from fuselab.worker.problem import Problem, build
+from fuselab.worker.implementations import baselines
 from fuselab.worker.protocol import Emit, Fatal, probe, synchronize
+from fuselab.worker.tensors.problem import Problem, build
 from fuseline.testing import accuracy
 
 PHASE = "preparation"

@@ -21,8 +21,10 @@ from typing import Any
 import torch
 
 from fuselab import environment
-from fuselab.worker import group, prepare, selftest, specs
-from fuselab.worker.baselines import COMPILE
+from fuselab.worker import group, prepare
+from fuselab.worker.device import selftest
+from fuselab.worker.implementations.baselines import COMPILE
+from fuselab.worker.operators import specs
 from fuselab.worker.protocol import Fatal
 from fuseline.core.spec_fields import OpSpecError
 from fuseline.testing import check

@@ -10,7 +10,7 @@ import click
 
 from fuselab.commands import exits, paths, select
 from fuselab.planning.plan import Filters, PlanError, check_names, unknown
-from fuselab.worker import specs
+from fuselab.worker.operators import specs
 from fuseline.core.spec import Direction
 
 

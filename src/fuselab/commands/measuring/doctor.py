@@ -19,7 +19,9 @@ from fuselab.machine.lock import device_lock
 from fuselab.machine.roofs import Roofs
 from fuselab.records import columns
 from fuselab.runner import Worker, WorkerError
-from fuselab.worker import baselines, entry, specs
+from fuselab.worker import entry
+from fuselab.worker.implementations import baselines
+from fuselab.worker.operators import specs
 from fuseline.core import host, native
 
 # The binary holds a static CUDA 13 runtime, which needs this driver or a newer one.

@@ -21,7 +21,7 @@ from fuselab.commands.progress import Steps
 from fuselab.model import Group
 from fuselab.processes import caches
 from fuselab.runner import Worker, WorkerError
-from fuselab.worker.baselines import COMPILE
+from fuselab.worker.implementations.baselines import COMPILE
 
 MOST_PROCESSES = 8  # of a GPU
 # With fewer groups the processes take longer to start than they save.

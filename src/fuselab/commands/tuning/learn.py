@@ -24,7 +24,7 @@ from fuselab.model import Measurement, Status
 from fuselab.planning.plan import PlanError, unknown
 from fuselab.statistics.comparison import Comparison, Verdict, compare, pair
 from fuselab.storage.store import Store
-from fuselab.worker import specs
+from fuselab.worker.operators import specs
 from fuseline.core import rules
 from fuseline.core.rules import DTYPE, Fact, OneOf, Rule, Span, Wanted
 from fuseline.core.select import Selector, asked

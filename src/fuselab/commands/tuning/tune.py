@@ -32,7 +32,8 @@ from fuselab.runner import Worker
 from fuselab.statistics import comparison, stats
 from fuselab.statistics.comparison import Pair, Verdict
 from fuselab.storage.store import Store
-from fuselab.worker import entry, specs
+from fuselab.worker import entry
+from fuselab.worker.operators import specs
 from fuseline.core import tuned
 from fuseline.core.spec import OpSpec, Tuning
 from fuseline.core.tuned import Entry, Key, Table, Tile

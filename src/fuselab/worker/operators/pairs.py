@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab.worker.pair_inputs import Drawn, PairError, seeded
-from fuselab.worker.user_file import execute
+from fuselab.worker.operators.pair_inputs import Drawn, PairError, seeded
+from fuselab.worker.operators.user_file import execute
 from fuseline.core.spec import Budget, Case, Implementation, Inputs, OpSpec
 from fuseline.testing import accuracy
 

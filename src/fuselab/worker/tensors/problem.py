@@ -15,10 +15,10 @@ from torch.nn import Parameter
 
 from fuselab.model import Group
 from fuselab.timers import Call
-from fuselab.worker import inputs as make
-from fuselab.worker import specs
-from fuselab.worker.contents import fill, mix, overwrite
+from fuselab.worker.operators import specs
 from fuselab.worker.protocol import Emit
+from fuselab.worker.tensors import inputs as make
+from fuselab.worker.tensors.contents import fill, mix, overwrite
 from fuseline.core.spec import Case, Cost, Direction, Inputs, OpSpec
 from fuseline.testing import accuracy
 

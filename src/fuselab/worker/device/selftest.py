@@ -16,12 +16,12 @@ from fuselab.precision import LEVELS, STANDARD
 from fuselab.statistics import comparison
 from fuselab.statistics.comparison import Pair
 from fuselab.timers import Call, TimerError
-from fuselab.worker import roofs
-from fuselab.worker.ceiling import Streams
+from fuselab.worker.device import roofs
+from fuselab.worker.device.ceiling import Streams
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.measuring.rounds import race
+from fuselab.worker.measuring.timing import make_timer
 from fuselab.worker.protocol import Emit, describe
-from fuselab.worker.rounds import race
-from fuselab.worker.timing import make_timer
-from fuselab.worker.trial import Trial
 from fuseline.core import native
 
 LENGTHS_US = (20, 50, 100, 200, 500, 1000)

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from fuselab.model import Status
 from fuselab.processes import starts
-from fuselab.worker import contents, guest
-from fuselab.worker.problem import InputSet, Problem
+from fuselab.worker.isolation import guest
 from fuselab.worker.protocol import synchronize
+from fuselab.worker.tensors import contents
+from fuselab.worker.tensors.problem import InputSet, Problem
 
 POISON = 0xFF
 LONGEST = 1 << 16

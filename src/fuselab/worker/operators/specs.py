@@ -18,9 +18,9 @@ from fuselab import environment, plugins
 from fuselab.errors import LabError
 from fuselab.planning.plan import CEILING
 from fuselab.planning.wild import PREFIX
-from fuselab.worker import pairs, recorded, wild_inputs
-from fuselab.worker.baselines import MADE
-from fuselab.worker.user_file import execute
+from fuselab.worker.implementations.baselines import MADE
+from fuselab.worker.operators import pairs, recorded, wild_inputs
+from fuselab.worker.operators.user_file import execute
 from fuseline import table, testing
 from fuseline.core import spec_fields, tuned
 from fuseline.core.spec import Case, Implementation, OpSpec, Tuning

@@ -17,7 +17,7 @@ from fuselab import plugins, rivals
 from fuselab.model import Proof
 from fuselab.planning.plan import CEILING
 from fuselab.rivals.rival import Rival
-from fuselab.worker.enabled import ENABLED, Takeover
+from fuselab.worker.implementations.enabled import ENABLED, Takeover
 from fuselab.worker.protocol import describe
 from fuseline import table
 from fuseline.core import native

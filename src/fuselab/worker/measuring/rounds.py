@@ -17,15 +17,15 @@ from fuselab.model import Proof, Status
 from fuselab.precision import RESOLUTION_US, Level
 from fuselab.statistics import stats
 from fuselab.timers import CannotTime, Keep, Reading, Timer, TimerError
-from fuselab.worker.audit import SHARE, Audit
-from fuselab.worker.baselines import COMPILE
-from fuselab.worker.check import require_settings
-from fuselab.worker.clocks import Clocks
-from fuselab.worker.guard import GUARD
-from fuselab.worker.inputs import COLD_FACTOR, cache_bytes, how_many
+from fuselab.worker.checks.audit import SHARE, Audit
+from fuselab.worker.checks.check import require_settings
+from fuselab.worker.checks.guard import GUARD
+from fuselab.worker.implementations.baselines import COMPILE
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.measuring.clocks import Clocks
+from fuselab.worker.measuring.timing import HOT, Arena, Plan, Timing, make_timer, plan, warm
 from fuselab.worker.protocol import Emit, Fatal, collector_off, judge, synchronize
-from fuselab.worker.timing import HOT, Arena, Plan, Timing, make_timer, plan, warm
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors.inputs import COLD_FACTOR, cache_bytes, how_many
 from fuseline.testing import settings
 
 HOT_CALLS = 10

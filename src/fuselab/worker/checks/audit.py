@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from fuselab.model import Status
-from fuselab.worker.check import judge_of
-from fuselab.worker.problem import InputSet, Problem
+from fuselab.worker.checks.check import judge_of
+from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.protocol import judge
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors.problem import InputSet, Problem
 from fuseline.testing import accuracy
 from fuseline.testing.judge import Figures
 

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from fuselab.timers import Call
-from fuselab.worker import baselines, specs
+from fuselab.worker.implementations import baselines
+from fuselab.worker.operators import specs
 from fuselab.worker.protocol import describe, synchronize
 from fuseline.core.spec import Direction, Inputs
 from fuseline.testing import accuracy

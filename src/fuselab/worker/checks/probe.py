@@ -11,10 +11,10 @@ from torch import Tensor
 
 from fuselab.model import Status
 from fuselab.timers import Call
-from fuselab.worker.check import require_settings
-from fuselab.worker.problem import InputSet, Problem
+from fuselab.worker.checks.check import require_settings
+from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.protocol import Emit, describe, judge, synchronize
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors.problem import InputSet, Problem
 from fuseline.testing import settings
 from fuseline.testing.poison import poison
 

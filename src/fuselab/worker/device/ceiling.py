@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuselab.timers import Call
-from fuselab.worker.inputs import MEMORY_SHARE, free_bytes
+from fuselab.worker.tensors.inputs import MEMORY_SHARE, free_bytes
 from fuseline.core import native
 from fuseline.core.spec import Cost
 

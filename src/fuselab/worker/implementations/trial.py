@@ -11,8 +11,8 @@ from typing import Any
 
 from fuselab.model import Accuracy, Cell, Measurement, Proof, Status
 from fuselab.timers import Call, Reading
-from fuselab.worker.baselines import CompileWatch
-from fuselab.worker.enabled import Takeover
+from fuselab.worker.implementations.baselines import CompileWatch
+from fuselab.worker.implementations.enabled import Takeover
 from fuseline.core.spec import Cost
 
 

@@ -21,13 +21,13 @@ from fuselab.planning.plan import CEILING
 from fuselab.precision import LEVELS, Level
 from fuselab.statistics import stats
 from fuselab.timers import Reading
-from fuselab.worker import baselines
-from fuselab.worker.audit import SHARE, Audit
-from fuselab.worker.baselines import COMPILE
-from fuselab.worker.host import Guest, Refused, Rooms
-from fuselab.worker.problem import InputSet, Problem, rotation
+from fuselab.worker.checks.audit import SHARE, Audit
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.baselines import COMPILE
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.isolation.host import Guest, Refused, Rooms
 from fuselab.worker.protocol import Emit
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors.problem import InputSet, Problem, rotation
 
 CALLS = 20
 WARM = 3

@@ -18,10 +18,10 @@ from fuselab.timers.events import EventsTimer
 from fuselab.timers.graph import GraphTimer
 from fuselab.timers.host import HostTimer
 from fuselab.timers.wall import WallTimer
-from fuselab.worker.baselines import COMPILE
-from fuselab.worker.inputs import COLD_FACTOR, MEMORY_SHARE, cache_bytes, free_bytes
+from fuselab.worker.implementations.baselines import COMPILE
+from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.protocol import Emit, judge, synchronize
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors.inputs import COLD_FACTOR, MEMORY_SHARE, cache_bytes, free_bytes
 
 WARM_CALLS = 3
 MIN_BATCH_US = 20.0

@@ -9,9 +9,9 @@ import torch
 from fuselab import environment
 from fuselab.model import Status
 from fuselab.planning.plan import HOST
-from fuselab.worker.inputs import cache_bytes
-from fuselab.worker.timing import Arena, Timing
-from fuselab.worker.trial import Trial
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.measuring.timing import Arena, Timing
+from fuselab.worker.tensors.inputs import cache_bytes
 
 MEMORY_CLOCK = 2
 # Both edges of the clock carry data; NVML gives MHz and bits.

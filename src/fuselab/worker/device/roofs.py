@@ -14,10 +14,10 @@ from fuselab.model import Group
 from fuselab.planning.plan import CEILING
 from fuselab.precision import LEVELS
 from fuselab.timers import Call
-from fuselab.worker.ceiling import MIXES, Streams, peak_bytes
+from fuselab.worker.device.ceiling import MIXES, Streams, peak_bytes
+from fuselab.worker.implementations.trial import Trial
+from fuselab.worker.measuring.rounds import race
 from fuselab.worker.protocol import Emit
-from fuselab.worker.rounds import race
-from fuselab.worker.trial import Trial
 from fuseline.core import native
 from fuseline.core.spec import Cost
 

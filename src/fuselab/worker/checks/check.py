@@ -13,12 +13,12 @@ from torch import Tensor
 
 from fuselab import rivals
 from fuselab.model import Accuracy, Status
-from fuselab.worker import baselines
-from fuselab.worker.baselines import COMPILE, Unsupported
-from fuselab.worker.guard import GUARD
-from fuselab.worker.problem import InputSet, Problem
+from fuselab.worker.checks.guard import GUARD
+from fuselab.worker.implementations import baselines
+from fuselab.worker.implementations.baselines import COMPILE, Unsupported
+from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
-from fuselab.worker.trial import Trial
+from fuselab.worker.tensors.problem import InputSet, Problem
 from fuseline.core import native
 from fuseline.core.spec import Budget, Cost
 from fuseline.testing import accuracy, settings

@@ -1,0 +1,1 @@
+"""`--isolate`: implementations in processes of their own, timed and checked from outside."""

@@ -1,0 +1,1 @@
+"""One group as tensors: its inputs, several sets of them, new contents in place."""
