@@ -45,7 +45,6 @@ LARGER = {
     "fuseline/core": 31,
     "fuseline/testing": 21,
     "fuselab/report": 16,
-    "fuselab/scan": 18,
 }
 # The module for one torch and one Python; all else is of the binary, or compiled where it is used.
 HOST = LIBRARY / "core" / "host"

@@ -19,14 +19,15 @@ import fuseline
 from fuselab.command_line.cli import command
 from fuselab.machine import roofs
 from fuselab.planning.plan import PlanError
-from fuselab.scan import foreign, plan, trace
-from fuselab.scan.align import replaced
-from fuselab.scan.calls import call_of, merged
 from fuselab.scan.costs import Rates, of_call, of_event
 from fuselab.scan.forecast import compare, forecast
 from fuselab.scan.rank import Ranking
 from fuselab.scan.record import Outcome, Served, Time
-from fuselab.scan.trace import Event, operators
+from fuselab.scan.script import plan
+from fuselab.scan.traces import foreign, trace
+from fuselab.scan.traces.align import replaced
+from fuselab.scan.traces.calls import call_of, merged
+from fuselab.scan.traces.trace import Event, operators
 from fuselab.worker.device.ceiling import MIXES
 from fuselab.worker.operators.recorded import Recorded, Suite, SuiteError, of_calls, read
 from fuseline import table

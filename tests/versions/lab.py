@@ -180,7 +180,7 @@ USES = (
     ),
     Use(
         "fuselab scan: where an optimizer's step ends, outside of torch's annotation of it",
-        "scan/steps.py `_around`: find what wraps the step of an optimizer's class; a profile must "
+        "scan/script/steps.py `_around`: find what wraps the step of an optimizer; a profile must "
         "neither begin nor end inside of an annotation that goes on behind it",
         {"torch.optim.Optimizer.profile_hook_step": _steps_of_optimizers},
         beyond={"torch.optim.Optimizer.profile_hook_step": "profile_hook_step"},

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import (
 )
 
 from fuselab.machine.roofs import Roofs
-from fuselab.scan.trace import Array, Event
+from fuselab.scan.traces.trace import Array, Event
 from fuselab.worker.device.ceiling import mix_of
 from fuselab.worker.operators.recorded import Recorded, of_calls
 from fuseline import table

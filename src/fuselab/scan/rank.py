@@ -9,11 +9,12 @@ from math import prod
 from statistics import median
 from typing import Any
 
-from fuselab.scan import calls, costs
-from fuselab.scan.align import Nodes, Replaced, replaced
+from fuselab.scan import costs
 from fuselab.scan.costs import Rates
 from fuselab.scan.record import Row, Served
-from fuselab.scan.trace import FORWARD, Array, Event, is_compiled, operators
+from fuselab.scan.traces import calls
+from fuselab.scan.traces.align import Nodes, Replaced, replaced
+from fuselab.scan.traces.trace import FORWARD, Array, Event, is_compiled, operators
 from fuselab.worker.operators.recorded import Recorded
 from fuseline import table
 from fuseline.core.spec import Direction

@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fuselab.output.files import replace as write
-from fuselab.scan import foreign, measure, plan, trace
-from fuselab.scan.calls import merged
+from fuselab.scan import measure
 from fuselab.scan.costs import Rates
 from fuselab.scan.forecast import compare, forecast
-from fuselab.scan.foreign import Foreign
 from fuselab.scan.measure import How
 from fuselab.scan.rank import BY_NAME, EAGER, Ranking, identity, on_gpu
 from fuselab.scan.record import FAR, Row, Scan, Served
-from fuselab.scan.runs import Heard, Runs, Script, Told
-from fuselab.scan.steps import MEANING
-from fuselab.scan.trace import Event
+from fuselab.scan.script import plan
+from fuselab.scan.script.runs import Heard, Runs, Script, Told
+from fuselab.scan.script.steps import MEANING
+from fuselab.scan.traces import foreign, trace
+from fuselab.scan.traces.calls import merged
+from fuselab.scan.traces.foreign import Foreign
+from fuselab.scan.traces.trace import Event
 from fuselab.worker.operators.recorded import Recorded, Suite
 
 SUITE = "suite.json"

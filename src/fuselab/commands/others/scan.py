@@ -20,7 +20,7 @@ from fuselab.scan import text
 from fuselab.scan.costs import Rates
 from fuselab.scan.measure import How
 from fuselab.scan.run import SUITE, Setting, scan, scan_of
-from fuselab.scan.runs import Script
+from fuselab.scan.script.runs import Script
 from fuselab.worker import entry
 
 

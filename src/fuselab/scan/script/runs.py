@@ -10,10 +10,10 @@ from typing import Any
 from fuselab.errors import LabError
 from fuselab.machine.load import told
 from fuselab.processes import caches, child
-from fuselab.scan import plan
-from fuselab.scan.plan import Run
 from fuselab.scan.record import Outcome
-from fuselab.scan.steps import CALLS, OPTIMIZER
+from fuselab.scan.script import plan
+from fuselab.scan.script.plan import Run
+from fuselab.scan.script.steps import CALLS, OPTIMIZER
 
 Told = Callable[[str, str], None]
 
@@ -162,7 +162,7 @@ class Runs:
             "kind": self._kind,
         }
         self._told("script", "run for " + ", ".join(f"{n} {name}" for name, n in run))
-        said = child.ask("fuselab.scan.child", question, script.seconds, caches.variables())
+        said = child.ask("fuselab.scan.script.child", question, script.seconds, caches.variables())
         return heard.take(*said)
 
 

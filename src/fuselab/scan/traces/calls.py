@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuselab.scan.trace import Array, Event, dense
+from fuselab.scan.traces.trace import Array, Event, dense
 from fuselab.worker.operators.recorded import Recorded
 from fuseline import table
 from fuseline.core import spec_fields

@@ -12,8 +12,8 @@ from torch.profiler import ProfilerActivity, profile
 
 import fuseline
 from fuselab.machine.load import OtherLoad
-from fuselab.scan.plan import COVER, PATCHING, PROFILE, TIMED, UNPATCH
-from fuselab.scan.steps import Steps
+from fuselab.scan.script.plan import COVER, PATCHING, PROFILE, TIMED, UNPATCH
+from fuselab.scan.script.steps import Steps
 
 Answer = Callable[[dict[str, Any]], None]
 

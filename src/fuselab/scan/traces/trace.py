@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fuselab.planning.plan import PlanError
-from fuselab.scan.steps import OPTIMIZING
+from fuselab.scan.script.steps import OPTIMIZING
 
 FORWARD, BACKWARD, OPTIMIZER = "fwd", "bwd", "optimizer"
 _CPU = ("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver")

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from fuselab.processes import child
-from fuselab.scan.stages import Enough, Stages
-from fuselab.scan.steps import Steps
+from fuselab.scan.script.stages import Enough, Stages
+from fuselab.scan.script.steps import Steps
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from fuselab.scan.trace import FORWARD, Event, is_compiled, operators
+from fuselab.scan.traces.trace import FORWARD, Event, is_compiled, operators
 
 OURS = "fuseline::"
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from fuselab.scan import marks
+from fuselab.scan.script import marks
 
 MARKS, OPTIMIZER, CALLS = "marks", "optimizer", "calls"
 MEANING = {

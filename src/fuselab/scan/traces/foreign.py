@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from fuselab.planning.plan import PlanError
-from fuselab.scan import calls
-from fuselab.scan.trace import Array, Event, dense
+from fuselab.scan.traces import calls
+from fuselab.scan.traces.trace import Array, Event, dense
 from fuselab.worker.operators.recorded import Recorded
 
 # Columns of TraceLens's unified_perf_summary.csv and ops_unique_args.csv, as a trace names them.

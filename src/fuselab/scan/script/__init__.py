@@ -1,0 +1,1 @@
+"""A script run in processes of its own, its steps found and recorded."""
