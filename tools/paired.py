@@ -20,7 +20,7 @@ import torch._functorch.config as functorch
 from torch import Tensor
 
 import fuseline
-from fuselab.report.tables import geometric_mean
+from fuselab.report.sections.tables import geometric_mean
 from fuselab.statistics import stats
 from fuseline.core import row_cases
 from fuseline.ops.rms_norm import impl_eager

@@ -44,7 +44,6 @@ LARGER = {
     # To be cut.
     "fuseline/core": 31,
     "fuseline/testing": 21,
-    "fuselab/report": 16,
 }
 # The module for one torch and one Python; all else is of the binary, or compiled where it is used.
 HOST = LIBRARY / "core" / "host"

@@ -10,7 +10,7 @@ import pytest
 
 from fuselab.command_line.cli import command
 from fuselab.model import Group, Measurement, Status
-from fuselab.report import grid
+from fuselab.report.pictures import grid
 from fuselab.storage.store import Store
 
 

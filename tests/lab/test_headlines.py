@@ -13,11 +13,11 @@ from fuselab.model import Accuracy, Group, Measurement, Proof, Status
 from fuselab.planning.plan import CEILING, ceiling_group
 from fuselab.records.metrics import records
 from fuselab.report.build import build
-from fuselab.report.headline import title
 from fuselab.report.html import to_html
+from fuselab.report.sections.headline import title
+from fuselab.report.sections.standing import Standings
+from fuselab.report.sections.tables import chart
 from fuselab.report.shown import Shown
-from fuselab.report.standing import Standings
-from fuselab.report.tables import chart
 from fuselab.report.text import to_markdown, to_terminal
 from fuselab.report.view import Chart
 from fuselab.statistics.comparison import Verdict, compare, pair, summary

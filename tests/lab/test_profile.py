@@ -18,8 +18,9 @@ from fuselab.machine import roofs
 from fuselab.model import Accuracy, Count, Group, Measurement, Proof, Status
 from fuselab.planning.plan import CEILING
 from fuselab.records.columns import NAMED
-from fuselab.report import profile, roofline
-from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point
+from fuselab.report import profile
+from fuselab.report.pictures import roofline
+from fuselab.report.pictures.roofline import NO_PEAK, Limits, Peak, Point
 from fuselab.storage.store import Store
 
 GROUP = Group("norm", "8x61", "bfloat16", "bwd", "contiguous", "cuda:0", ("eager", "fast", CEILING))

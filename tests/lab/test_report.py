@@ -20,9 +20,9 @@ from fuselab.planning.plan import CEILING, ceiling_group
 from fuselab.records.metrics import records
 from fuselab.report.build import build
 from fuselab.report.html import to_html, write_html
-from fuselab.report.plots import save
+from fuselab.report.pictures.plots import save
+from fuselab.report.sections.tables import chart
 from fuselab.report.shown import Shown
-from fuselab.report.tables import chart
 from fuselab.report.text import to_markdown, to_terminal
 
 IMPLS = ("eager", "torchscript", "native", "triton", "cuda")
@@ -381,7 +381,7 @@ def test_a_picture_of_nothing_is_refused(measured, tmp_path):
 def test_the_cold_rooms_load_no_torch():
     code = (
         "import sys, fuselab.planning.plan, fuselab.storage.store, fuselab.records.metrics;"
-        "import fuselab.report.html, fuselab.report.text, fuselab.report.plots;"
+        "import fuselab.report.html, fuselab.report.text, fuselab.report.pictures.plots;"
         "print(sorted({'torch', 'triton', 'fuseline'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

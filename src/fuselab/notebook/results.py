@@ -15,11 +15,20 @@ from fuselab.planning.plan import CEILING
 from fuselab.records import frames, metrics
 from fuselab.records.columns import NAMED
 from fuselab.records.metrics import Record
-from fuselab.report import tables, text
+from fuselab.report import text
 from fuselab.report.build import build
 from fuselab.report.html import ordered
-from fuselab.report.standing import Standings
-from fuselab.report.tables import DIRECTIONS, UNKNOWN, Notes, column, number, percent, written
+from fuselab.report.sections import tables
+from fuselab.report.sections.standing import Standings
+from fuselab.report.sections.tables import (
+    DIRECTIONS,
+    UNKNOWN,
+    Notes,
+    column,
+    number,
+    percent,
+    written,
+)
 from fuselab.report.view import Column, Table, Value, View
 
 ISOLATION = (

@@ -10,8 +10,8 @@ from fuselab.model import Measurement, Status
 from fuselab.planning.plan import CEILING
 from fuselab.records import columns, metrics
 from fuselab.records.metrics import Record
-from fuselab.report import counters, details, headline, overview, tables
-from fuselab.report.standing import Standings
+from fuselab.report.sections import counters, details, headline, overview, tables
+from fuselab.report.sections.standing import Standings
 from fuselab.report.view import Environment, Section, View
 
 # Facts of the environment that the report lists, where they exist, in this order.

@@ -13,9 +13,18 @@ from fuselab.output.plain import plain
 from fuselab.records import metrics
 from fuselab.records.columns import COUNTED, NAMED
 from fuselab.records.metrics import Record
-from fuselab.report import roofline
-from fuselab.report.roofline import NO_PEAK, Limits, Peak, Point, Position
-from fuselab.report.tables import DIRECTIONS, UNKNOWN, column, number, percent, si, size, written
+from fuselab.report.pictures import roofline
+from fuselab.report.pictures.roofline import NO_PEAK, Limits, Peak, Point, Position
+from fuselab.report.sections.tables import (
+    DIRECTIONS,
+    UNKNOWN,
+    column,
+    number,
+    percent,
+    si,
+    size,
+    written,
+)
 from fuselab.report.text import grid
 from fuselab.report.view import Column, Table, Value
 

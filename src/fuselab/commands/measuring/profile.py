@@ -17,9 +17,11 @@ from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Measurement
 from fuselab.output.plain import plain
 from fuselab.planning.plan import CEILING, Filters, PlanError
-from fuselab.report import counters, profile, roofline
+from fuselab.report import profile
+from fuselab.report.pictures import roofline
+from fuselab.report.pictures.roofline import Peak
 from fuselab.report.profile import Profile
-from fuselab.report.roofline import Peak
+from fuselab.report.sections import counters
 from fuselab.storage.store import Store
 from fuseline.core.spec import OpSpec
 

@@ -26,7 +26,7 @@ from fuselab.output.plain import plain
 from fuselab.planning.plan import CEILING, DTYPE_ALIASES, PlanError, unknown
 from fuselab.published.tables import PREFIX
 from fuselab.records import metrics
-from fuselab.report.tables import UNKNOWN, Notes
+from fuselab.report.sections.tables import UNKNOWN, Notes
 from fuselab.report.text import whole
 from fuselab.statistics.comparison import (
     COMPLETE,

@@ -11,8 +11,8 @@ from rich.text import Text
 from fuselab.model import Status
 from fuselab.output.plain import plain
 from fuselab.planning.plan import CEILING
-from fuselab.report.grid import OURS, Grid, Size
-from fuselab.report.tables import size as in_bytes
+from fuselab.report.pictures.grid import OURS, Grid, Size
+from fuselab.report.sections.tables import size as in_bytes
 
 ALL, NONE = "all", "none"
 _OURS_ALONE = Style(color="white", bgcolor="rgb(33,102,172)")

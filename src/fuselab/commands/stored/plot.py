@@ -9,7 +9,7 @@ from fuselab.commands import exits, paths
 from fuselab.planning.plan import CEILING, PlanError, unknown
 from fuselab.records import metrics
 from fuselab.records.metrics import Record
-from fuselab.report import plots
+from fuselab.report.pictures import plots
 from fuselab.storage.store import Store, StoreError
 
 

@@ -15,7 +15,7 @@ from fuselab.output.plain import plain
 from fuselab.planning.plan import PlanError
 from fuselab.published.beside import Line, lines
 from fuselab.published.tables import PREFIX, Published, load
-from fuselab.report.tables import UNKNOWN
+from fuselab.report.sections.tables import UNKNOWN
 from fuselab.report.text import whole
 
 MOST_RUNS = 4

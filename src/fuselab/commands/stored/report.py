@@ -12,8 +12,8 @@ from fuselab.model import Measurement
 from fuselab.output.files import replace
 from fuselab.planning.plan import PlanError
 from fuselab.published.tables import PREFIX, load
-from fuselab.report import grid as grids
 from fuselab.report import html, text
+from fuselab.report.pictures import grid as grids
 from fuselab.report.shown import Beside, Shown
 from fuselab.storage.store import FILE_NAME, Store, StoreError, file_of
 

@@ -15,8 +15,8 @@ from fuselab.commands import exits
 from fuselab.commands.stored import frontier
 from fuselab.output.plain import plain
 from fuselab.planning.plan import PlanError, unknown
-from fuselab.report import grid as grids
-from fuselab.report.grid import OURS, Grid, Size
+from fuselab.report.pictures import grid as grids
+from fuselab.report.pictures.grid import OURS, Grid, Size
 from fuselab.storage.store import Store, StoreError
 
 # From much slower to much faster, of colours that all kinds of eyes tell apart; log2 of the ratio

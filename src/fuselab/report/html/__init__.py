@@ -16,9 +16,9 @@ from markupsafe import Markup
 
 from fuselab.output.files import replace
 from fuselab.output.page import environment
-from fuselab.report import tables
 from fuselab.report.html.payload import payload
 from fuselab.report.html.versus import compared
+from fuselab.report.sections import tables
 from fuselab.report.shown import Beside, Shown
 from fuselab.report.view import Table
 

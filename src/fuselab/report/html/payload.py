@@ -12,9 +12,9 @@ from fuselab.metric import Metric
 from fuselab.model import Measurement
 from fuselab.records import columns
 from fuselab.records.metrics import Record
-from fuselab.report import tables
-from fuselab.report.axes import place
-from fuselab.report.plots import colors
+from fuselab.report.pictures.axes import place
+from fuselab.report.pictures.plots import colors
+from fuselab.report.sections import tables
 from fuselab.report.shown import Beside, Shown
 from fuselab.statistics import stats
 

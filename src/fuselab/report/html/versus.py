@@ -8,8 +8,8 @@ from textwrap import shorten
 
 from fuselab.model import Cell, Measurement
 from fuselab.planning.plan import CEILING
+from fuselab.report.sections.tables import DIRECTIONS, UNKNOWN, Notes
 from fuselab.report.shown import Shown
-from fuselab.report.tables import DIRECTIONS, UNKNOWN, Notes
 from fuselab.report.view import Column, Table, Value
 from fuselab.statistics.comparison import (
     Comparison,

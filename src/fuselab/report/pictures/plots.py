@@ -17,7 +17,7 @@ from fuselab.output.files import replace
 from fuselab.output.plain import plain
 from fuselab.planning.plan import CEILING
 from fuselab.records.metrics import Record
-from fuselab.report import tables
+from fuselab.report.sections import tables
 from fuselab.report.view import Chart, Series
 
 # Mid tones, so that one palette reads on white and on black.

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from fuselab.records.metrics import Record
-from fuselab.report import tables
-from fuselab.report.standing import (
+from fuselab.report.sections import tables
+from fuselab.report.sections.standing import (
     ALONE,
     NO_TIME,
     NOISY,
@@ -18,7 +18,7 @@ from fuselab.report.standing import (
     Standings,
     problem,
 )
-from fuselab.report.tables import counted, geometric_mean, label, percent
+from fuselab.report.sections.tables import counted, geometric_mean, label, percent
 from fuselab.report.view import Tile
 from fuselab.statistics.comparison import Verdict
 

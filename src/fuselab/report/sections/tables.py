@@ -10,7 +10,7 @@ from typing import Any
 from fuselab.metric import Metric
 from fuselab.records import metrics
 from fuselab.records.metrics import Record
-from fuselab.report.standing import NOISY, UNDECIDED, Standing, Standings, problem
+from fuselab.report.sections.standing import NOISY, UNDECIDED, Standing, Standings, problem
 from fuselab.report.view import Chart, Column, Series, Table, Value
 
 UNKNOWN = "n/a"

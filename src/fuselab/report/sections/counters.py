@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fuselab.metric import Metric
 from fuselab.records.metrics import Record
-from fuselab.report import tables
-from fuselab.report.tables import DIRECTIONS, column, titled, written
+from fuselab.report.sections import tables
+from fuselab.report.sections.tables import DIRECTIONS, column, titled, written
 from fuselab.report.view import Column, Table, Value
 
 NOT_MEASURED = "not measured"

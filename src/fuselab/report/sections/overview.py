@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from statistics import median
 
 from fuselab.records.metrics import Record
-from fuselab.report.headline import Speedups
-from fuselab.report.standing import Standings, problem
-from fuselab.report.tables import UNKNOWN, best_own, heavy, label, percent
+from fuselab.report.sections.headline import Speedups
+from fuselab.report.sections.standing import Standings, problem
+from fuselab.report.sections.tables import UNKNOWN, best_own, heavy, label, percent
 from fuselab.report.view import Column, Table, Value
 from fuselab.statistics.comparison import Verdict
 

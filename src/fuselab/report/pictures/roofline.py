@@ -16,8 +16,8 @@ from fuselab.model import Status
 from fuselab.output.files import replace
 from fuselab.output.plain import plain
 from fuselab.records.metrics import Record
-from fuselab.report import plots
-from fuselab.report.tables import si
+from fuselab.report.pictures import plots
+from fuselab.report.sections.tables import si
 
 NO_PEAK = "compute roof not measured: run fuselab doctor"
 INK = "#3a3f47"

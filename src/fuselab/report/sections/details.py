@@ -10,7 +10,7 @@ from statistics import median
 
 from fuselab.records.columns import NAMED
 from fuselab.records.metrics import Record
-from fuselab.report.tables import (
+from fuselab.report.sections.tables import (
     DIRECTIONS,
     UNKNOWN,
     Notes,

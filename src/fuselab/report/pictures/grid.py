@@ -19,9 +19,10 @@ from fuselab.output.plain import plain
 from fuselab.planning.plan import CEILING
 from fuselab.records import metrics
 from fuselab.records.metrics import Record
-from fuselab.report import plots, tables
-from fuselab.report.axes import Axes, place
-from fuselab.report.standing import Standings
+from fuselab.report.pictures import plots
+from fuselab.report.pictures.axes import Axes, place
+from fuselab.report.sections import tables
+from fuselab.report.sections.standing import Standings
 from fuselab.report.text import escape
 from fuselab.statistics.comparison import Verdict
 

@@ -1,0 +1,1 @@
+"""Pictures: bandwidth over size, heat maps of ratios, rooflines."""
