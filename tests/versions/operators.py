@@ -123,6 +123,12 @@ def _hooks(top: Any) -> bool:
         return nothing is None and top(False) is not None
 
 
+def _hooks_enabled(enabled: Any) -> bool:
+    before = enabled()
+    with torch.autograd.graph.disable_saved_tensors_hooks("not now"):
+        return before and not enabled()
+
+
 def _hooked(place: str, kind: str) -> Any:
     """Return a probe: a module keeps such hooks in its __dict__ under that name."""
 
@@ -418,6 +424,7 @@ USES = (
             ),
             "torch.nn.modules.module._has_any_global_hook": lambda f: not f(),
             "torch._C._autograd._top_saved_tensors_default_hooks": _hooks,
+            "torch._C._autograd._saved_tensors_hooks_is_enabled": _hooks_enabled,
         },
     ),
     Use(

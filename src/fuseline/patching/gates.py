@@ -22,6 +22,7 @@ from fuseline.patching.pairs.chain import hooked, is_fixed
 from fuseline.patching.pairs.holder import children
 from fuseline.patching.pairs.plan import Plan, Ref, Span, Step, renumbered
 from fuseline.patching.probe import INTERNALS, Differs, Unlike, neutral, same
+from fuseline.patching.recompute import recomputed
 from fuseline.patching.serving import Watched, fixed_attributes, own_class, replaced_forward
 
 # What an activation may be -> the operator's name for it; None: swiglu.
@@ -37,19 +38,24 @@ class Gate:
 
     a, b     the values; act(a) * b, or b * act(a) if `flipped`
     at, end  the step that calls the activation, and the one that multiplies
+    down     the Linear that alone takes the product, in the step after, or None
     """
 
-    def __init__(self, act: str, a: Ref, b: Ref, at: int, end: int, flipped: bool) -> None:
+    def __init__(
+        self, act: str, a: Ref, b: Ref, at: int, end: int, flipped: bool, down: str | None
+    ) -> None:
         self.act, self.a, self.b, self.at, self.end = act, a, b, at, end
-        self.flipped = flipped
+        self.flipped, self.down = flipped, down
 
     def without(self, plan: Plan) -> Plan:
-        """Return the plan in which one step, a span, takes a and b in the place of the two."""
+        """Return the plan in which one step takes a and b in the place of the two; from it on goes
+        a span, with `down` where there is one.
+        """
         at, end = self.at, self.end
         both = Step("call_function", operator.mul, ((self.a, self.b),))
         steps = (*plan.steps[:at], *plan.steps[at + 1 : end], both, *plan.steps[end + 1 :])
         made = renumbered(steps, plan.result, removed=at + 1)
-        return Plan(made.steps, made.result, ((end - 1, Span(1, 0)),))
+        return Plan(made.steps, made.result, ((end - 1, Span(2 if self.down else 1, 0)),))
 
 
 def gate_of(plan: Plan, module: Any) -> Gate | None:
@@ -62,20 +68,31 @@ def gate_of(plan: Plan, module: Any) -> Gate | None:
         for end in range(at + 1, len(plan.steps)):
             last = plan.steps[end]
             if Ref(at + 1) in last.args:
-                return _gate(step, last, at, end)
+                return _gate(plan, at, end, module)
             # What comes between is moved before the activation.
             if type(module._modules.get(last.target)) is not nn.Linear or last.only is None:
                 break
     return None
 
 
-def _gate(step: Step, last: Step, at: int, end: int) -> Gate | None:
+def _gate(plan: Plan, at: int, end: int, module: Any) -> Gate | None:
+    step, last = plan.steps[at], plan.steps[end]
     multiplies = last.target in (operator.mul, torch.mul) and last.op == "call_function"
     if not multiplies or last.kwargs or len(last.args) != 2:
         return None
     flipped = last.args[1] == Ref(at + 1)
     other, a = last.args[0 if flipped else 1], step.args[0]
-    return Gate(step.target, a, other, at, end, flipped) if type(other) is Ref else None
+    down = _taker(plan, end, module)
+    return Gate(step.target, a, other, at, end, flipped, down) if type(other) is Ref else None
+
+
+def _taker(plan: Plan, end: int, module: Any) -> str | None:
+    """Return the Linear of the step after one, if nothing else takes what that one gives."""
+    if end + 1 == len(plan.steps) or plan.uses(end + 1) != 1:
+        return None
+    step = plan.steps[end + 1]
+    linear = step.only == end + 1 and type(module._modules.get(step.target)) is nn.Linear
+    return step.target if linear else None
 
 
 def is_activation(child: Any) -> bool:
@@ -104,6 +121,7 @@ class GatedLayer(Watched):
     ) -> None:  # fmt: skip
         super().__init__(impl, fixed)
         self.children, self.act, self.flipped = children(module), gate.act, gate.flipped
+        self.down = gate.down
         self.spelling, self.dtypes = proven
         self.device, self.plans = device, plans
         act: Any = module._modules[gate.act]
@@ -148,9 +166,12 @@ class GatedLayer(Watched):
         a, b = pair
         why = self._refusal(a, b)
         super().count(why)
-        if why is None:
-            return compute(self.spelling, a, b, self.impl)
-        return _own(module._modules[self.act], a, b, self.flipped)
+        down = module._modules[self.down] if self.down else None
+        if why is not None:
+            y = _own(module._modules[self.act], a, b, self.flipped)
+            return down(y) if down else y
+        gate = partial(compute, self.spelling, impl=self.impl)
+        return recomputed(down, gate(a, b), gate, a, b) if down else gate(a, b)
 
     def _refusal(self, a: Any, b: Any) -> str | None:
         if type(a) not in PLAIN or type(b) not in PLAIN:

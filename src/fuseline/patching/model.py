@@ -48,7 +48,8 @@ def patch(model: Module, impl: str = "auto", keep_logits: bool = False) -> Repor
            torchvision's ResNet, nn.Sequential and timm's Mlp do. The forward is compared with the
            calls that were found in it, bit by bit; each chain, running statistics too, with fp64.
            Gated layers, by swiglu and geglu: down(act(gate(x)) * up(x)) of Linear layers, or one of
-           them for both, as in transformers' Llama, Gemma and Phi-3; proven as chains are.
+           them for both, as in transformers' Llama, Gemma and Phi-3; proven as chains are. The
+           product that `down` takes is not kept for backward, which computes it again.
            Losses, by cross_entropy: the loss function of a transformers model, if it is that of the
            next label each, as ForCausalLMLoss; loss and gradient are compared with fp64. In
            training the linear layer before it goes into linear_cross_entropy, so that there are no
