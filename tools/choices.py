@@ -19,10 +19,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from fuseline import table
-from fuseline.core import rules
-from fuseline.core.select import Choice, Selector, asked
-from fuseline.core.spec import Case, OpSpec
-from fuseline.core.tuned import DIRECTIONS
+from fuseline.core.selection import rules
+from fuseline.core.selection.select import Choice, Selector, asked
+from fuseline.core.selection.tuned import DIRECTIONS
+from fuseline.core.specs.spec import Case, OpSpec
 
 PAGE = Path(__file__).parents[1] / "docs" / "choices.md"
 DEVICES = ("cuda", "cpu")

@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fuseline
 from fuseline import table
-from fuseline.core.spec import Case, Inputs, OpSpec
+from fuseline.core.specs.spec import Case, Inputs, OpSpec
 from fuseline.testing.accuracy import gradient_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "composition.md"

@@ -22,7 +22,7 @@ from torch import Tensor
 
 import fuseline
 from fuseline.core import host
-from fuseline.core.select import asked
+from fuseline.core.selection.select import asked
 
 ROWS, COLUMNS, CALLS, QUEUED = 4, 64, 100, 20
 Function = Callable[..., Tensor]

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 
 import fuseline
-from fuseline.core import rules, tuned
+from fuseline.core.selection import rules, tuned
 from fuseline.inlining import table
 
 ROUNDS, SECONDS = 40, 0.002  # of each variant in turn, and of one sample at least

@@ -13,7 +13,7 @@ import marked
 import torch
 
 from fuseline import table
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 PAGE = Path(__file__).parents[1] / "README.md"
 BEGIN, END = "<!-- operators: tools/operator_table.py --write -->", "<!-- /operators -->"

@@ -22,7 +22,7 @@ from torch import Tensor
 import fuseline
 from fuselab.report.sections.tables import geometric_mean
 from fuselab.statistics import stats
-from fuseline.core import row_cases
+from fuseline.core.specs import row_cases
 from fuseline.ops.rms_norm import impl_eager
 
 Norm = Callable[..., Tensor]

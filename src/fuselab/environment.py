@@ -20,7 +20,8 @@ import torch
 import fuseline
 from fuselab import plugins
 from fuselab.processes import variables
-from fuseline.core import native, rules, tuned
+from fuseline.core import native
+from fuseline.core.selection import rules, tuned
 
 PACKAGE = Path(__file__).parent
 # With these installed torch registers kernels over its own (torch.backends.python_native), in
@@ -46,7 +47,7 @@ def code(op: str, source: str, *versions: str, tables: bool = True) -> str:
     files, binary = [Path(source)], ""
     if not source:
         library = Path(native.__file__).parent.parent
-        files = [*(library / "ops" / op).glob("*"), *(library / "core").glob("*.py")]
+        files = [*(library / "ops" / op).glob("*"), *(library / "core").rglob("*.py")]
         files += (library / "primitives").rglob("*.py")
         binary = _binary_hash() or ""
         if tables:

@@ -1,7 +1,7 @@
 """Fused PyTorch operators that run at memory bandwidth."""
 
 from fuseline import nn, sdpa, sharding
-from fuseline.core.explain import explain_choice
+from fuseline.core.selection.explain import explain_choice
 from fuseline.inlining import compile_options
 from fuseline.ops import (
     add_rms_norm,

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import contract
-from fuseline.core.select import Parts, Selector
+from fuseline.core.registration import contract
+from fuseline.core.selection.select import Parts, Selector
 from fuseline.ops.attention.op import SELECTOR as DENSE
 from fuseline.ops.attention_varlen.op import SELECTOR as PACKED
 

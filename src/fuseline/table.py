@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from fuseline import ops
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 
 def load() -> dict[str, OpSpec]:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 
-from fuseline.core import native, overrides
-from fuseline.core.overrides import KEYS, Override
+from fuseline.core import native
+from fuseline.core.registration import overrides
+from fuseline.core.registration.overrides import KEYS, Override
 from fuseline.ops.bias_gelu.op import ATEN as GELU
 from fuseline.ops.layer_norm.op import ATEN as LAYER_NORM
 from fuseline.ops.layer_norm.op import SLOWER_THAN_TORCH

@@ -19,8 +19,8 @@ from fuselab.machine import roofs
 from fuselab.worker.device import roofs as measured_roofs
 from fuseline.core import native
 from fuseline.core.native import Native
-from fuseline.core.overrides import Override
-from fuseline.core.spec import Cost
+from fuseline.core.registration.overrides import Override
+from fuseline.core.specs.spec import Cost
 from fuseline.takeover import Status
 
 
@@ -189,6 +189,19 @@ def test_the_environment_names_what_native_ran_on(monkeypatch: Any) -> None:
     assert facts["native_packages"] == {"nvidia-cutlass-dsl": "4.5.2"}
     names = {"TORCH_NATIVE_SKIP_VERSION_CHECK", "TORCH_DISABLE_NATIVE_JIT"}
     assert names <= facts["variables"].keys()
+
+
+def test_the_code_of_an_operator_is_that_of_all_rooms_of_core(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    file = tmp_path / "core" / "selection" / "select.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("first = True")
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "core" / "native.py"))
+    before = environment.code("softmax", "", tables=False)
+    assert environment.code("softmax", "", tables=False) == before
+    file.write_text("first = False")
+    assert environment.code("softmax", "", tables=False) != before
 
 
 def test_a_missing_binary_is_named_with_cause_and_remedy(monkeypatch: Any) -> None:

@@ -24,7 +24,7 @@ from fuselab.worker.implementations.enabled import ENABLED, Takeover
 from fuselab.worker.operators import specs
 from fuselab.worker.protocol import Fatal
 from fuseline.core import native
-from fuseline.core.spec import Direction, Implementation, OpSpec
+from fuseline.core.specs.spec import Direction, Implementation, OpSpec
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))

@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from fuseline import table
-from fuseline.core.spec import Case, OpSpec
+from fuseline.core.specs.spec import Case, OpSpec
 from fuseline.testing.accuracy import as_tuple, gradient_names
 
 SPECS = table.load()

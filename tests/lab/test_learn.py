@@ -10,7 +10,7 @@ import pytest
 from fuselab.command_line.cli import command
 from fuselab.model import Group, Measurement, Status
 from fuselab.storage.store import Store
-from fuseline.core import rules, tuned
+from fuseline.core.selection import rules, tuned
 from fuseline.ops.log_softmax.op import SELECTOR
 
 GPU = {"device": "cuda", "compute_capability": "9.0", "gpu": "NVIDIA H200", "torch": "2.11.0"}

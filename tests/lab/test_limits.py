@@ -11,7 +11,7 @@ from fuselab.timers import Reading
 from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.measuring import limits, timing
 from fuselab.worker.measuring.clocks import Clocks
-from fuseline.core.spec import Cost
+from fuseline.core.specs.spec import Cost
 
 GPU = torch.device("cuda")
 # An H200: 6144 bits at 3201 MHz, 4.917e12 bytes a second.

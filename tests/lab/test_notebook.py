@@ -24,7 +24,7 @@ from fuselab.notebook.results import ISOLATION
 from fuselab.records.metrics import COLUMNS
 from fuselab.worker.implementations import baselines
 from fuselab.worker.protocol import Fatal
-from fuseline.core.spec import Budget
+from fuseline.core.specs.spec import Budget
 
 SHAPES = [(4, 33), (2, 3, 16)]
 NASTY = "<script>alert(1)</script>"

@@ -25,7 +25,7 @@ from fuselab.worker.implementations import baselines
 from fuselab.worker.implementations.baselines import Unsupported
 from fuselab.worker.operators import specs
 from fuseline import rms_norm
-from fuseline.core.spec import Direction, OpSpec
+from fuseline.core.specs.spec import Direction, OpSpec
 from fuseline.ops.rms_norm import impl_eager
 from fuseline.testing import accuracy
 

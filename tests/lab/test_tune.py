@@ -23,8 +23,8 @@ from fuselab.commands.tuning import tune
 from fuselab.commands.tuning.tune import Choice, Slot
 from fuselab.model import Group, Measurement, Status
 from fuselab.planning.plan import Filters
-from fuseline.core import tuned
-from fuseline.core.tuned import Entry, Table, Tile
+from fuseline.core.selection import tuned
+from fuseline.core.selection.tuned import Entry, Table, Tile
 
 OPS = str(Path(__file__).with_name("tuned_ops.py"))
 KEY = ("fwd", 4)

@@ -24,7 +24,7 @@ from fuselab.worker.tensors import contents, inputs, problem
 from fuselab.worker.tensors.problem import Problem
 from fuseline import table
 from fuseline.core import native
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs
+from fuseline.core.specs.spec import Cost, Direction, Implementation, Inputs
 from fuseline.testing import accuracy
 
 CPU = torch.device("cpu")

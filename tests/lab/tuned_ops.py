@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from fuseline.core.spec import Case, Implementation, OpSpec, Tuning
-from fuseline.core.tuned import Tile
+from fuseline.core.selection.tuned import Tile
+from fuseline.core.specs.spec import Case, Implementation, OpSpec, Tuning
 
 SHIPPED = Path(__file__).with_name("tuned")
 # A tile of this size is wrong, one of that size is so on rows of odd length.

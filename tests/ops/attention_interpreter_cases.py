@@ -14,7 +14,7 @@ from ops.varlen_calls import packed
 
 import fuseline
 from fuseline import sdpa, table
-from fuseline.core.explain import asked
+from fuseline.core.selection.explain import asked
 from fuseline.ops.attention import impl_triton, impl_unfused
 from fuseline.ops.attention.op import SELECTOR
 from fuseline.primitives.triton.attention.plan import Options, Tile, Tiles

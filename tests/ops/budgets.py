@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fuseline.core.spec import Inputs, OpSpec
+from fuseline.core.specs.spec import Inputs, OpSpec
 from fuseline.testing.trial import Trial
 
 

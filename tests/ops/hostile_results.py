@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses import FakeTensor
 
 from fuseline import table
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.testing import Judge, accuracy
 from fuseline.testing.conditioning import nearby

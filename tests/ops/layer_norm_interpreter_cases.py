@@ -11,7 +11,7 @@ from ops import budgets, test_layer_norm
 
 import fuseline
 from fuseline import table
-from fuseline.core.tuned import Entry, Table, Tile
+from fuseline.core.selection.tuned import Entry, Table, Tile
 from fuseline.ops.layer_norm import impl_triton
 
 SPEC = table.load()["layer_norm"]

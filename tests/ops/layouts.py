@@ -9,7 +9,7 @@ from torch import Tensor
 
 import fuseline
 from fuseline import table
-from fuseline.core.spec import Inputs, OpSpec
+from fuseline.core.specs.spec import Inputs, OpSpec
 from fuseline.testing import Judge
 
 KEEPING = sorted(name for name, spec in table.load().items() if spec.keeps_layout)

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from fuseline import table
-from fuseline.core.spec import Inputs, OpSpec
+from fuseline.core.specs.spec import Inputs, OpSpec
 from fuseline.sharding.layouts import LAYOUTS
 
 SMALL = 1 << 12  # elements of a case's largest tensor

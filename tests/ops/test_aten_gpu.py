@@ -12,7 +12,7 @@ from ops.on_a_gpu import kernels, misaligned
 from torch import Tensor
 
 import fuseline
-from fuseline.core import rules, tuned
+from fuseline.core.selection import rules, tuned
 from fuseline.ops.layer_norm.op import SELECTOR as LAYER_NORM
 from fuseline.ops.log_softmax.op import SELECTOR as LOG_SOFTMAX
 from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM

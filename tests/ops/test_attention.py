@@ -237,7 +237,7 @@ def fake(*shape: int, dtype: torch.dtype = torch.bfloat16, step: int = 0) -> Ten
 
 def why_not(impl: str, direction: str, *tensors: Tensor, **options: Any) -> str | None:
     """Return why an implementation does not serve a call on a GPU, which need not be there."""
-    from fuseline.core.select import asked
+    from fuseline.core.selection.select import asked
 
     args = asked(fuseline.attention, *tensors, **options).call
     return SELECTOR.choice(impl).unsupported(direction, *args)

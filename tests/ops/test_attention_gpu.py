@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fuseline
 from fuseline import table
-from fuseline.core.select import asked
-from fuseline.core.tuned import DIRECTIONS
+from fuseline.core.selection.select import asked
+from fuseline.core.selection.tuned import DIRECTIONS
 from fuseline.ops.attention.op import SELECTOR
 
 pytestmark = [

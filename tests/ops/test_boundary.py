@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fuseline
-from fuseline.core import contract
+from fuseline.core.registration import contract
 
 OPS = torch.ops.fuseline
 # Torch's own operators crash on the quantized ones, and so does torch 2.13 where Python's collector

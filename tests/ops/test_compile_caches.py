@@ -15,13 +15,15 @@ import pytest
 import torch
 
 import fuseline
-from fuseline.core import fingerprint, native, tuned
+from fuseline.core import native
+from fuseline.core.registration import fingerprint
+from fuseline.core.selection import tuned
 
 # Prints what ran (names of operators, a result), whether the cache served it, and the tags before.
 CHILD = """
 import json, sys
 import torch, fuseline
-from fuseline.core.fingerprint import fingerprint
+from fuseline.core.registration.fingerprint import fingerprint
 from torch._dynamo.utils import counters
 from torch.profiler import profile
 

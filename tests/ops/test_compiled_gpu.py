@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from fuseline import table
-from fuseline.core.spec import Case, Inputs, OpSpec
+from fuseline.core.specs.spec import Case, Inputs, OpSpec
 from fuseline.testing.accuracy import gradient_names
 
 # Of products, whose cases have no one shape, see test_matmul_gpu.py.

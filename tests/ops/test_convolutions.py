@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.library import opcheck
 
 import fuseline
-from fuseline.core.select import asked
+from fuseline.core.selection.select import asked
 
 DEFAULT = torch.contiguous_format
 FORMS = [(a, b) for a in (DEFAULT, LAST) for b in (DEFAULT, LAST)]

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 import fuseline
 from fuseline import table
 from fuseline.core import host, native
-from fuseline.core.select import asked
+from fuseline.core.selection.select import asked
 from fuseline.testing.trial import floating
 
 SPECS = table.load()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fuseline import table
-from fuseline.core.spec import Case, Direction, Inputs, OpSpec
+from fuseline.core.specs.spec import Case, Direction, Inputs, OpSpec
 from fuseline.testing import accuracy
 
 OPS = (

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch._inductor.custom_graph_pass import CustomGraphPass
 
 import fuseline
-from fuseline.core import fingerprint, rules, tuned
+from fuseline.core.registration import fingerprint
+from fuseline.core.selection import rules, tuned
 from fuseline.inlining import table
 
 EVIDENCE = {"run": "none"}
@@ -270,7 +271,7 @@ def test_options_must_be_a_mapping() -> None:
 
 
 def test_shipped_tables_load_and_are_about_operators_with_a_formula() -> None:
-    from fuseline.core import contract
+    from fuseline.core.registration import contract
 
     files = sorted(rules.OPS.glob(f"*/{table.FOLDER}/*.json"))
     assert files

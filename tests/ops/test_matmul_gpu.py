@@ -12,7 +12,7 @@ from ops.products import OPS, arguments, error, oracle, results
 from torch import Tensor
 
 import fuseline
-from fuseline.core.select import asked
+from fuseline.core.selection.select import asked
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,7 +15,7 @@ from torch._higher_order_ops.triton_kernel_wrap import triton_kernel_wrapper_fun
 from torch.library import opcheck
 
 import fuseline
-from fuseline.core import tuned
+from fuseline.core.selection import tuned
 from fuseline.ops.rms_norm import reference
 
 triton = pytest.importorskip("triton")

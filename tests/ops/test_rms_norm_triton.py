@@ -18,7 +18,7 @@ from ops.without_a_gpu import (  # noqa: E402
     spills,
 )
 
-from fuseline.core.tuned import Tile  # noqa: E402
+from fuseline.core.selection.tuned import Tile  # noqa: E402
 from fuseline.ops.rms_norm import impl_triton  # noqa: E402
 
 

@@ -11,7 +11,7 @@ import torch
 from ops.on_a_gpu import kernels, misaligned
 
 from fuseline import table
-from fuseline.core.spec import Case, OpSpec
+from fuseline.core.specs.spec import Case, OpSpec
 from fuseline.testing.accuracy import as_tuple
 from fuseline.testing.trial import Trial
 

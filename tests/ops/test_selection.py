@@ -17,11 +17,11 @@ from torch import Tensor
 
 import fuseline
 from fuseline import table
-from fuseline.core import rules, tuned
-from fuseline.core.auto import serving
-from fuseline.core.rules import DTYPE, Fact
-from fuseline.core.select import Auto, Choice, Parts, Selector
-from fuseline.core.tuned import TunedError
+from fuseline.core.selection import rules, tuned
+from fuseline.core.selection.auto import serving
+from fuseline.core.selection.rules import DTYPE, Fact
+from fuseline.core.selection.select import Auto, Choice, Parts, Selector
+from fuseline.core.selection.tuned import TunedError
 from fuseline.ops.layer_norm.op import SELECTOR as LAYER_NORM
 from fuseline.ops.log_softmax.op import SELECTOR as LOG_SOFTMAX
 from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM

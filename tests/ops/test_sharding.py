@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fuseline import table
-from fuseline.core import contract, native
+from fuseline.core import native
+from fuseline.core.registration import contract
 from fuseline.sharding import registration
 from fuseline.sharding.layouts import LAYOUTS
 

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import fuseline
 from fuseline import table
 from fuseline.core import native
-from fuseline.core.spec import Inputs
+from fuseline.core.specs.spec import Inputs
 
 # Around the limits of what goes by tiles, of every instruction set.
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 32, 33)

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from ops.takeovers import MARKS, calls
 
 import fuseline
-from fuseline.core.overrides import Override
+from fuseline.core.registration.overrides import Override
 
 pytestmark = [*MARKS, pytest.mark.usefixtures("given_back")]
 NAME = "_fused_rms_norm"

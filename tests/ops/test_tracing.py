@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fuseline
-from fuseline.core import native, operator
+from fuseline.core import native
+from fuseline.core.registration import operator
 
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))

@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from fuseline.core import tuned
-from fuseline.core.tuned import Entry, Table, Tile, TunedError
+from fuseline.core.selection import rules, tuned
+from fuseline.core.selection.tuned import Entry, Table, Tile, TunedError
 
-OPS = Path(tuned.__file__).parent.parent / "ops"
-SHIPPED = sorted(OPS.glob("*/tuned/*.json"))
+SHIPPED = sorted(rules.OPS.glob("*/tuned/*.json"))
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ def test_without_a_home_the_shipped_table_serves(
 AS_ANOTHER = """
 import os, sys
 from pathlib import Path
-from fuseline.core import tuned
+from fuseline.core.selection import tuned
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(12345); os.setuid(12345)
 assert not tuned.user_files("op")

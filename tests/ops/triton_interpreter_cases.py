@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fuseline
-from fuseline.core.tuned import Tile
+from fuseline.core.selection.tuned import Tile
 from fuseline.ops.rms_norm.impl_triton import bwd, fwd
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -255,8 +255,9 @@ _LENGTHS = ("cum_seq_q", "cum_seq_k", "max_q", "max_k")
 USES = (
     Use(
         "what looks on at an eager call: functorch, modes, tracing, forward mode, autocast",
-        "core/variant.py `guarded` and core/operator.py must ask otherwise. Until they do, have "
-        "`guarded` call `public` always: slower, and right. core/host asks the same in C++",
+        "`guarded` in core/registration/variant.py and operator.py beside it must ask otherwise. "
+        "Until they do, have `guarded` call `public` always: slower, and right. core/host asks the "
+        "same in C++",
         {
             "torch._C._are_functorch_transforms_active": _transforms,
             "torch._C._len_torch_dispatch_stack": _modes,
@@ -271,8 +272,8 @@ USES = (
     ),
     Use(
         "an operator below autograd, by its keys",
-        "core/variant.py `autograd_rule`, core/contract.py `_checked`, `kernel_below`: find what "
-        "torch.library itself does below autograd in that torch, and do the same",
+        "core/registration: variant.py `autograd_rule`, contract.py `_checked`, `kernel_below`: "
+        "find what torch.library itself does below autograd in that torch, and do the same",
         {
             "torch._C._AutoDispatchBelowAutograd": _below_autograd,
             "torch._C._after_autograd_keyset": _after_autograd,
@@ -286,8 +287,9 @@ USES = (
     ),
     Use(
         "what torch has kernels for, and who registered them",
-        "core/native.py `has_kernel`, core/overrides.py (status() and enable() rest on it), "
-        "nn/__init__.py: read what took the tables' place; torch.library.get_kernel is public",
+        "core/native.py `has_kernel`, core/registration/overrides.py (status() and enable() rest "
+        "on it), nn/__init__.py: read what took the tables' place; torch.library.get_kernel is "
+        "public",
         {
             "torch._C._dispatch_get_all_op_names": lambda f: "aten::_softmax" in f(),
             "torch._C._dispatch_has_kernel_for_dispatch_key": lambda f: (
@@ -375,9 +377,9 @@ USES = (
     ),
     Use(
         "compiled graphs: what runs in one, its hash, what a graph traces through",
-        "core/contract.py `_trace_through`, core/variant.py `_functionalizing`, core/select.py, "
-        "core/fingerprint.py. A graph that keeps an old kernel or a host's choice is wrong on "
-        "other machines: tests/ops/test_compile_caches.py must pass",
+        "core/registration: contract.py `_trace_through`, variant.py `_functionalizing`, "
+        "fingerprint.py; core/selection/select.py. A graph that keeps an old kernel or a host's "
+        "choice is wrong on other machines: tests/ops/test_compile_caches.py must pass",
         {
             "torch._C._get_dispatch_mode": lambda f: (
                 f(torch._C._TorchDispatchModeKey.FUNCTIONAL) is None

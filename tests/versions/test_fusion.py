@@ -24,7 +24,7 @@ from fuselab import assert_fused
 from fuselab.fusion.assertion import measure
 from fuselab.fusion.record import EXTERN
 from fuselab.fusion.scheduler import SPLIT
-from fuseline.core import tuned
+from fuseline.core.selection import tuned
 from fuseline.inlining import table
 
 X = torch.randn(512, 1024)

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from fuselab.planning.wild import SUITE
 
 if TYPE_CHECKING:
-    from fuseline.core.spec import OpSpec
+    from fuseline.core.specs.spec import OpSpec
 
 DTYPES = ("fp64", "fp32", "fp16", "bf16")
 

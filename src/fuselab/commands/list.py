@@ -11,7 +11,7 @@ from typing import Any
 from fuselab.commands import exits, select
 from fuselab.records import columns
 from fuselab.worker.implementations import baselines
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 WIDEST = 100
 TITLE = 23  # "suite seed-add_rms_norm"

@@ -26,7 +26,7 @@ from fuselab.planning.plan import (
 from fuselab.precision import STANDARD
 from fuselab.worker.implementations import baselines
 from fuselab.worker.operators import recorded, specs, wild_inputs
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 DEFAULT_SUITE = "quick"
 ALL = "all"

@@ -11,7 +11,7 @@ import torch
 from fuselab.explain.target import Target, examples, load
 from fuselab.planning.plan import unknown
 from fuseline import table
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 BLOCKS = ("mlp_block", "attention_block", "norm_residual", "attention_pytorch")
 # About 16 MB; operators without any of these are compiled in a case of the suite quick.

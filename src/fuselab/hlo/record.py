@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fuselab.hlo.module import Module, parse, stable_operations
 from fuselab.twin.program import program
-from fuseline.core.spec import Case, Direction, OpSpec
+from fuseline.core.specs.spec import Case, Direction, OpSpec
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import torch
 from fuselab.landscape.record import Kernel
 from fuselab.processes import child
 from fuselab.worker.operators import specs
-from fuseline.core.spec import OpSpec, Tuning
-from fuseline.core.tuned import Tile
+from fuseline.core.selection.tuned import Tile
+from fuseline.core.specs.spec import OpSpec, Tuning
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import torch
 from fuselab.planning.plan import CEILING, DTYPE_ALIASES
 from fuselab.precision import LEVELS
 from fuselab.worker.implementations.baselines import MADE
-from fuseline.core.spec import Case
+from fuseline.core.specs.spec import Case
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 DIRECTIONS = ("fwd", "bwd")

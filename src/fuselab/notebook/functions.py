@@ -15,7 +15,7 @@ from fuselab.notebook.arguments import Functions, yardstick
 from fuselab.worker.checks.check import LENIENCY
 from fuselab.worker.protocol import describe
 from fuselab.worker.tensors.inputs import seed, tensors
-from fuseline.core.spec import Budget, Case, Implementation, Inputs, OpSpec
+from fuseline.core.specs.spec import Budget, Case, Implementation, Inputs, OpSpec
 from fuseline.testing import settings
 
 OP = "notebook"

@@ -19,7 +19,7 @@ from fuselab.planning.plan import CEILING
 from fuselab.worker import group as pipeline
 from fuselab.worker.implementations.baselines import COMPILE
 from fuselab.worker.protocol import Fatal
-from fuseline.core.spec import Budget, OpSpec
+from fuseline.core.specs.spec import Budget, OpSpec
 
 
 def compare(
@@ -53,7 +53,7 @@ def compare(
                  yardstick itself, so that its formula counts as right and its rounding as error
     compile      add torch.compile of the yardstick; resets what torch.compile has compiled
     precision    "quick" or "standard"
-    budget       accuracy limits, a `fuseline.core.spec.Budget`. None: 16 times its defaults, as
+    budget       accuracy limits, a `fuseline.testing.Budget`. None: 16 times its defaults, as
                  for baselines, because nothing is known of how these functions are conditioned
 
     Raises TypeError or ValueError for a bad argument, before any of the functions runs.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fuselab import environment
-from fuseline.core.spec import Inputs
+from fuseline.core.specs.spec import Inputs
 
 HALF = (torch.float16, torch.bfloat16)
 HALF_AND_SINGLE = (*HALF, torch.float32)

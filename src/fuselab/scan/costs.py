@@ -20,7 +20,7 @@ from fuselab.scan.traces.trace import Array, Event
 from fuselab.worker.device.ceiling import mix_of
 from fuselab.worker.operators.recorded import Recorded, of_calls
 from fuseline import table
-from fuseline.core.spec import Cost, Direction
+from fuseline.core.specs.spec import Cost, Direction
 
 # Of their first tensor they read as much as they write.
 _SOME = ("aten::embedding", "aten::index_select", "aten::gather", "aten::index", "aten::take")

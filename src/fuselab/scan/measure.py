@@ -19,7 +19,7 @@ from fuselab.worker.implementations import baselines
 from fuselab.worker.implementations.baselines import COMPILE
 from fuselab.worker.operators import recorded, specs
 from fuselab.worker.tensors import inputs
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 # A call of less is found in the cache by the next one.
 CACHED = 0.5

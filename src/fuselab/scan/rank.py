@@ -17,7 +17,7 @@ from fuselab.scan.traces.align import Nodes, Replaced, replaced
 from fuselab.scan.traces.trace import FORWARD, Array, Event, is_compiled, operators
 from fuselab.worker.operators.recorded import Recorded
 from fuseline import table
-from fuseline.core.spec import Direction
+from fuseline.core.specs.spec import Direction
 
 BWD: Direction = "bwd"
 FWD: Direction = "fwd"

@@ -22,7 +22,7 @@ from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.measuring.rounds import race
 from fuselab.worker.protocol import synchronize
 from fuselab.worker.tensors import inputs as make
-from fuseline.core.spec import Case, Cost, Inputs, OpSpec
+from fuseline.core.specs.spec import Case, Cost, Inputs, OpSpec
 
 # Seconds for one number; pytest-benchmark's own default is 1.
 SECONDS = 0.1

@@ -18,7 +18,7 @@ from fuselab.planning.plan import PlanError
 from fuselab.processes import caches, child
 from fuselab.study.record import NCU, Record, Row, names
 from fuseline import table
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 SUITE = "fusion"
 IMPLS = ("eager", "compile")

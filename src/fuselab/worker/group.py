@@ -26,7 +26,7 @@ from fuselab.worker.measuring.timing import Arena, Timing
 from fuselab.worker.protocol import Emit, Fatal, collector_off, judge
 from fuselab.worker.tensors import contents, inputs, problem
 from fuselab.worker.tensors.problem import Problem, build, rotation
-from fuseline.core.spec import Cost, OpSpec
+from fuseline.core.specs.spec import Cost, OpSpec
 
 GUARD.watch(audit, check, contents, inputs, probe, problem, protocol, timing, _trial)
 

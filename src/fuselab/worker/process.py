@@ -26,7 +26,7 @@ from fuselab.worker.device import selftest
 from fuselab.worker.implementations.baselines import COMPILE
 from fuselab.worker.operators import specs
 from fuselab.worker.protocol import Fatal
-from fuseline.core.spec_fields import OpSpecError
+from fuseline.core.specs.spec_fields import OpSpecError
 from fuseline.testing import check
 from fuseline.testing.place import told
 

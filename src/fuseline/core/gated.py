@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core.inputs import arguments
+from fuseline.core.registration import contract, operator
 
 Pair = tuple[Tensor, Tensor]
 

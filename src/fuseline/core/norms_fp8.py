@@ -11,10 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
-from fuseline.core.layout import as_rows, dense
-from fuseline.core.provider import Kernels
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import (
+    move_batch_dim_to_front,
+    move_weight_batch_to_front,
+    unbatched,
+)
+from fuseline.core.inputs.layout import as_rows, dense
+from fuseline.core.registration import contract, operator
+from fuseline.core.registration.provider import Kernels
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BLOCKS = (16, 1024)  # least and most

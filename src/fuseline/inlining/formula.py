@@ -13,7 +13,7 @@ from torch._inductor.decomposition import select_decomp_table
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fuseline.core.boundary import names
+from fuseline.core.inputs.boundary import names
 from fuseline.inlining.groups import Group
 
 # What a node's successors must take over: who recomputes it, and where it came from.

@@ -7,7 +7,7 @@ from typing import Any
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx import Graph
 
-from fuseline.core.fingerprint import fingerprint
+from fuseline.core.registration.fingerprint import fingerprint
 from fuseline.inlining import table
 from fuseline.inlining.formula import inline
 from fuseline.inlining.groups import groups

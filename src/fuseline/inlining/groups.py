@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from fuseline.core import contract
-from fuseline.core.boundary import names
-from fuseline.core.contract import Contract
+from fuseline.core.inputs.boundary import names
+from fuseline.core.registration import contract
+from fuseline.core.registration.contract import Contract
 
 aten = torch.ops.aten
 _SAME = (aten.alias.default, aten.detach.default)

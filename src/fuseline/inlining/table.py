@@ -8,8 +8,8 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.fx import Node
 
-from fuseline.core import rules
-from fuseline.core.rules import DTYPE, Fact, Rules
+from fuseline.core.selection import rules
+from fuseline.core.selection.rules import DTYPE, Fact, Rules
 from fuseline.inlining.groups import Group
 
 FOLDER = "inlining"

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from fuseline.core.arguments import DTYPES
-from fuseline.core.operator import PLAIN, autocasts, has_proxy
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.registration.operator import PLAIN, autocasts, has_proxy
 from fuseline.ops import rms_norm
 
 # Kinds of device on which autocast has torch's RMSNorm compute in float32 and give it.

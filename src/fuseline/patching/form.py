@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
-from fuseline.core.arguments import DTYPES
-from fuseline.core.select import Selector
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.selection.select import Selector
 from fuseline.ops import layer_norm, rms_norm
 from fuseline.ops.layer_norm.op import SELECTOR as LAYER_NORM
 from fuseline.ops.layer_norm.op import SLOWER_THAN_TORCH

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 from torch.nn import Module
 
-from fuseline.core.arguments import DTYPES
-from fuseline.core.operator import PLAIN
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.registration.operator import PLAIN
 from fuseline.ops import geglu, swiglu
 from fuseline.ops.geglu.op import SELECTOR as GEGLU
 from fuseline.ops.swiglu.op import SELECTOR as SWIGLU

@@ -12,7 +12,7 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter
 from torch.utils._pytree import tree_map
 
-from fuseline.core import operator
+from fuseline.core.registration import operator
 from fuseline.patching.serving import Watched, own_class, replaced_forward
 
 # Methods that read memory past the dispatcher.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from fuseline.core.operator import PLAIN
+from fuseline.core.registration.operator import PLAIN
 from fuseline.ops import cross_entropy, linear_cross_entropy
 from fuseline.ops.cross_entropy.op import SELECTOR
 from fuseline.patching.logits import Head, Logits, deferred

@@ -14,7 +14,7 @@ import torch
 from torch.nn import Module
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fuseline.core.arguments import DTYPES
+from fuseline.core.inputs.arguments import DTYPES
 from fuseline.patching.form import TORCHS, Form
 from fuseline.patching.probe import (
     Differs,

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import Module
 
-from fuseline.core.operator import PLAIN
+from fuseline.core.registration.operator import PLAIN
 from fuseline.ops import rope
 from fuseline.ops.rope.op import SELECTOR
 from fuseline.patching.probe import Differs, Unlike, neutral

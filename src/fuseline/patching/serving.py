@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import Module
 
-from fuseline.core.operator import PLAIN
+from fuseline.core.registration.operator import PLAIN
 from fuseline.patching.form import Form
 from fuseline.patching.probe import INTERNALS, is_plain, same
 from fuseline.patching.proof import Proof

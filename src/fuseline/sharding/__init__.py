@@ -1,6 +1,6 @@
 """How operators run on DTensors: which dimensions of their tensors may be sharded."""
 
-from fuseline.core import boundary
+from fuseline.core.inputs import boundary
 
 
 def register() -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from fuseline.core import contract
-from fuseline.core.contract import Contract
+from fuseline.core.registration import contract
+from fuseline.core.registration.contract import Contract
 from fuseline.sharding.layouts import LAYOUTS, REPLICATED, Layout
 from fuseline.sharding.placements import choices
 

@@ -1,6 +1,6 @@
 """The checker: is an operator right, ours or your own."""
 
-from fuseline.core.spec import (
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

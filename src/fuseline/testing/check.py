@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from fuseline.core.spec import Case, Implementation, OpSpec
+from fuseline.core.specs.spec import Case, Implementation, OpSpec
 from fuseline.testing import accuracy, edges, gradients, memory, misuse, settings, state, values
 from fuseline.testing.place import told
 from fuseline.testing.report import SKIPPED, CheckReport, Finding

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Inputs, OpSpec
+from fuseline.core.specs.spec import Inputs, OpSpec
 
 CHUNK_ELEMENTS = 1 << 24
 CPU_CHUNK_ELEMENTS = 1 << 19  # temporaries for its caches; the checker's crowd comes in one

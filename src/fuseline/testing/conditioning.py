@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Inputs
+from fuseline.core.specs.spec import Inputs
 
 DRAWS = 16
 

@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Implementation, Inputs
+from fuseline.core.specs.spec import Implementation, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import gradient_names
 from fuseline.testing.report import Finding

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
-from fuseline.core.spec import Implementation, Inputs
+from fuseline.core.specs.spec import Implementation, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names, make_dys
 from fuseline.testing.conditioning import nearby

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Budget, Direction, Inputs, OpSpec
+from fuseline.core.specs.spec import Budget, Direction, Inputs, OpSpec
 from fuseline.testing import accuracy
 from fuseline.testing.accuracy import ErrorFigures
 from fuseline.testing.conditioning import nearby

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Direction, Inputs, OpSpec
+from fuseline.core.specs.spec import Direction, Inputs, OpSpec
 from fuseline.testing.chunks import lead_of, some_rows
 from fuseline.testing.ulps import ulp
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Direction, Inputs
+from fuseline.core.specs.spec import Direction, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import gradient_names, make_dys
 from fuseline.testing.layouts import relayouts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuseline.core.spec import ErrorCase
+from fuseline.core.specs.spec import ErrorCase
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Trial
 

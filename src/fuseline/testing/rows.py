@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Inputs, OpSpec
+from fuseline.core.specs.spec import Inputs, OpSpec
 from fuseline.testing.chunks import ndim_of_row
 from fuseline.testing.trial import Trial
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Case, Direction, Implementation, Inputs, OpSpec
+from fuseline.core.specs.spec import Case, Direction, Implementation, Inputs, OpSpec
 from fuseline.testing import accuracy
 from fuseline.testing.accuracy import ErrorFigures
 from fuseline.testing.chunks import ndim_of_row

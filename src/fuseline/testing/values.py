@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Direction, Inputs
+from fuseline.core.specs.spec import Direction, Inputs
 from fuseline.testing import rows
 from fuseline.testing.accuracy import as_tuple, gradient_names
 from fuseline.testing.chunks import lead_of

@@ -11,7 +11,7 @@ import click
 from fuselab.commands import exits, paths, select
 from fuselab.planning.plan import Filters, PlanError, check_names, unknown
 from fuselab.worker.operators import specs
-from fuseline.core.spec import Direction
+from fuseline.core.specs.spec import Direction
 
 
 def run(

@@ -14,7 +14,7 @@ from fuselab.commands.progress import Steps
 from fuselab.planning.plan import Filters, expand
 from fuselab.runner import Worker
 from fuselab.worker import entry
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 from fuseline.testing import CheckReport
 
 # The checker asks an implementation everything in one go.

@@ -23,7 +23,7 @@ from fuselab.report.pictures.roofline import Peak
 from fuselab.report.profile import Profile
 from fuselab.report.sections import counters
 from fuselab.storage.store import Store
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs.spec import OpSpec
 
 PICTURE = "roofline.svg"
 # Without --dtype, the first of these that the operator has: what models are run in.

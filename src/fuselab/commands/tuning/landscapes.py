@@ -10,7 +10,7 @@ from fuselab.commands.tuning.tiles import Choice, time_us
 from fuselab.landscape import write as drawn
 from fuselab.landscape.record import Landscape, Spot
 from fuselab.storage.store import Store
-from fuseline.core.tuned import Tile
+from fuseline.core.selection.tuned import Tile
 
 
 def of(choice: Choice, store: Store) -> Landscape:

@@ -25,11 +25,11 @@ from fuselab.planning.plan import PlanError, unknown
 from fuselab.statistics.comparison import Comparison, Verdict, compare, pair
 from fuselab.storage.store import Store
 from fuselab.worker.operators import specs
-from fuseline.core import rules
-from fuseline.core.rules import DTYPE, Fact, OneOf, Rule, Span, Wanted
-from fuseline.core.select import Selector, asked
-from fuseline.core.spec import OpSpec
-from fuseline.core.tuned import TunedError
+from fuseline.core.selection import rules
+from fuseline.core.selection.rules import DTYPE, Fact, OneOf, Rule, Span, Wanted
+from fuseline.core.selection.select import Selector, asked
+from fuseline.core.selection.tuned import TunedError
+from fuseline.core.specs.spec import OpSpec
 
 CELLS = 3
 # What an implementation may be in a cell of a class that is to become its own.

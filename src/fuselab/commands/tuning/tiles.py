@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fuselab.model import Group, Measurement
 from fuselab.statistics import stats
-from fuseline.core.tuned import Key, Tile
+from fuseline.core.selection.tuned import Key, Tile
 
 Found = Mapping[str, Measurement]
 

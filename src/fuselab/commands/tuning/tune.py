@@ -34,9 +34,9 @@ from fuselab.statistics.comparison import Pair, Verdict
 from fuselab.storage.store import Store
 from fuselab.worker import entry
 from fuselab.worker.operators import specs
-from fuseline.core import tuned
-from fuseline.core.spec import OpSpec, Tuning
-from fuseline.core.tuned import Entry, Key, Table, Tile
+from fuseline.core.selection import tuned
+from fuseline.core.selection.tuned import Entry, Key, Table, Tile
+from fuseline.core.specs.spec import OpSpec, Tuning
 
 PRECISION = "quick"
 # Of the time left, for what is compiled in parallel before it is measured.

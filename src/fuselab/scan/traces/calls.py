@@ -15,8 +15,8 @@ from torch import Tensor
 from fuselab.scan.traces.trace import Array, Event, dense
 from fuselab.worker.operators.recorded import Recorded
 from fuseline import table
-from fuseline.core import spec_fields
-from fuseline.core.spec import OpSpec
+from fuseline.core.specs import spec_fields
+from fuseline.core.specs.spec import OpSpec
 
 _OURS = re.compile(r"fuseline::_?(\w+?)(_fwd|_bwd)?(?:__(\w+))?$")
 SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}

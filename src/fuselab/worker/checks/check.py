@@ -20,7 +20,7 @@ from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
 from fuselab.worker.tensors.problem import InputSet, Problem
 from fuseline.core import native
-from fuseline.core.spec import Budget, Cost
+from fuseline.core.specs.spec import Budget, Cost
 from fuseline.testing import accuracy, settings
 from fuseline.testing.judge import Figures, Judge
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from fuselab.timers import Call
 from fuselab.worker.tensors.inputs import MEMORY_SHARE, free_bytes
 from fuseline.core import native
-from fuseline.core.spec import Cost
+from fuseline.core.specs.spec import Cost
 
 # Streams read and written.
 MIXES: Mapping[str, tuple[int, int]] = {

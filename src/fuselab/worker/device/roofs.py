@@ -19,7 +19,7 @@ from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.measuring.rounds import race
 from fuselab.worker.protocol import Emit
 from fuseline.core import native
-from fuseline.core.spec import Cost
+from fuseline.core.specs.spec import Cost
 
 SIZES = {
     "cuda": (4 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30, 4 << 30),

@@ -21,7 +21,7 @@ from fuselab.worker.implementations.enabled import ENABLED, Takeover
 from fuselab.worker.protocol import describe
 from fuseline import table
 from fuseline.core import native
-from fuseline.core.spec import Direction, Implementation, Inputs, OpSpec
+from fuseline.core.specs.spec import Direction, Implementation, Inputs, OpSpec
 
 TORCHSCRIPT = "torchscript"
 COMPILE = "compile"

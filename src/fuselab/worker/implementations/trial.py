@@ -13,7 +13,7 @@ from fuselab.model import Accuracy, Cell, Measurement, Proof, Status
 from fuselab.timers import Call, Reading
 from fuselab.worker.implementations.baselines import CompileWatch
 from fuselab.worker.implementations.enabled import Takeover
-from fuseline.core.spec import Cost
+from fuseline.core.specs.spec import Cost
 
 
 @dataclass

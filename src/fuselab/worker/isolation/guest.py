@@ -20,7 +20,7 @@ from fuselab.timers import Call
 from fuselab.worker.implementations import baselines
 from fuselab.worker.operators import specs
 from fuselab.worker.protocol import describe, synchronize
-from fuseline.core.spec import Direction, Inputs
+from fuseline.core.specs.spec import Direction, Inputs
 from fuseline.testing import accuracy
 
 Slots = list[tuple[Tensor, ...]]

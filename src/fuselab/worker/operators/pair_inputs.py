@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fuselab.errors import LabError
-from fuseline.core.spec import Inputs
+from fuseline.core.specs.spec import Inputs
 
 SEEDS = 1 << 31
 # Two draws that are alike under these are constants.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from fuselab.worker.operators.pair_inputs import Drawn, PairError, seeded
 from fuselab.worker.operators.user_file import execute
-from fuseline.core.spec import Budget, Case, Implementation, Inputs, OpSpec
+from fuseline.core.specs.spec import Budget, Case, Implementation, Inputs, OpSpec
 from fuseline.testing import accuracy
 
 # Before the record of a pair, as a source of `specs.load`.

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from fuselab.errors import LabError
-from fuseline.core.spec import Case, Inputs, OpSpec
+from fuseline.core.specs.spec import Case, Inputs, OpSpec
 
 # Before the path of a file, as a source of `specs.load`.
 SOURCE = "suite "

@@ -22,10 +22,11 @@ from fuselab.worker.implementations.baselines import MADE
 from fuselab.worker.operators import pairs, recorded, wild_inputs
 from fuselab.worker.operators.user_file import execute
 from fuseline import table, testing
-from fuseline.core import spec_fields, tuned
-from fuseline.core.spec import Case, Implementation, OpSpec, Tuning
-from fuseline.core.spec_fields import OpSpecError
-from fuseline.core.tuned import Table, TunedError
+from fuseline.core.selection import tuned
+from fuseline.core.selection.tuned import Table, TunedError
+from fuseline.core.specs import spec_fields
+from fuseline.core.specs.spec import Case, Implementation, OpSpec, Tuning
+from fuseline.core.specs.spec_fields import OpSpecError
 from fuseline.testing.place import place, told
 
 TABLE = ""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fuselab.planning import wild
 from fuselab.planning.wild import Layout, WildError
-from fuseline.core import spec_fields
-from fuseline.core.spec import Case, Cost, Direction, Inputs, OpSpec
+from fuseline.core.specs import spec_fields
+from fuseline.core.specs.spec import Case, Cost, Direction, Inputs, OpSpec
 
 # The argument of a case that makes an operator's shapes free.
 SHAPE = "shape"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Inputs
+from fuseline.core.specs.spec import Inputs
 
 MEMORY_SHARE = 0.2
 COLD_FACTOR = 3

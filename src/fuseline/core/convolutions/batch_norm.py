@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from fuseline.core import arguments, contract
-from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import FACTS, Backward, Call, Convolution
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.registration import contract
 
 NAME = "conv_bn"
 _CONVOLUTION = Convolution(NAME, optional=True)

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments
 from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Convolution
 from fuseline.core.convolutions.formula import convolution
 from fuseline.core.gradients import settled_by
-from fuseline.core.select import Selector
-from fuseline.core.spec import (
+from fuseline.core.inputs import arguments
+from fuseline.core.selection.select import Selector
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

@@ -13,11 +13,12 @@ from torch.compiler import is_compiling
 from torch.nn import Parameter
 from torch.overrides import handle_torch_function
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.convolutions import geometry
-from fuseline.core.rules import DTYPE, Fact
-from fuseline.core.select import Selector
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.registration import contract, operator
+from fuseline.core.selection.rules import DTYPE, Fact
+from fuseline.core.selection.select import Selector
 
 Function = Callable[..., Any]
 _MOST_KNOWN = 4096

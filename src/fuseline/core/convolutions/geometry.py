@@ -10,7 +10,7 @@ from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.compiler import is_compiling
 
-from fuseline.core import arguments
+from fuseline.core.inputs import arguments
 
 # The least value of each list of numbers, one for a spatial dimension.
 LEAST = {"stride": 1, "padding": 0, "dilation": 1}

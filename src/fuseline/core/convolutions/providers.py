@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import contract
-from fuseline.core.contract import Kernels, Provider
 from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Backward, Call, Convolution
 from fuseline.core.device import triton_unavailable
-from fuseline.core.select import Selector
+from fuseline.core.registration import contract
+from fuseline.core.registration.contract import Kernels, Provider
+from fuseline.core.selection.select import Selector
 
 _DEVICES = ("cpu", "cuda")
 

@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 
-from fuseline.core import arguments, fusion_cases
 from fuseline.core.gradients import settled_by
+from fuseline.core.inputs import arguments
 from fuseline.core.products.product import Product
-from fuseline.core.select import Selector
-from fuseline.core.spec import (
+from fuseline.core.selection.select import Selector
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

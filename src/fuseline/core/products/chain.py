@@ -10,12 +10,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments
-from fuseline.core.batching import move_batch_dim_to_front, unbatched
-from fuseline.core.contract import Contract, Kernels, differentiable_backward, wants_graph
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.products.backend import Backend, like_factor
 from fuseline.core.products.product import formula
-from fuseline.core.rules import DTYPE, Fact
+from fuseline.core.registration.contract import (
+    Contract,
+    Kernels,
+    differentiable_backward,
+    wants_graph,
+)
+from fuseline.core.selection.rules import DTYPE, Fact
 
 _SIZES = tuple(1 << k for k in range(6, 15, 2))
 # What the operators call an activation -> what products call it.

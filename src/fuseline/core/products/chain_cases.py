@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments
+from fuseline.core.inputs import arguments
 from fuseline.core.products.cases import SUITE_DTYPES
 from fuseline.core.products.chain import Chain
-from fuseline.core.select import Selector
-from fuseline.core.spec import (
+from fuseline.core.selection.select import Selector
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

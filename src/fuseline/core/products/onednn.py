@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fuseline.core.layout import dense
+from fuseline.core.inputs.layout import dense
 from fuseline.core.products.aten import in_pairs
 from fuseline.core.products.backend import Backend, flat, gelu
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from fuseline.core import contract, operator
 from fuseline.core.products.aten import Aten
 from fuseline.core.products.backend import Backend
 from fuseline.core.products.chain import Chain
@@ -16,7 +15,8 @@ from fuseline.core.products.cublaslt import CublasLt
 from fuseline.core.products.onednn import OneDnn
 from fuseline.core.products.product import Product
 from fuseline.core.products.triton import Triton
-from fuseline.core.select import Selector
+from fuseline.core.registration import contract, operator
+from fuseline.core.selection.select import Selector
 
 
 def register(

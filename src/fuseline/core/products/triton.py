@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core.device import triton_unavailable
-from fuseline.core.layout import as_rows, dense
+from fuseline.core.inputs.layout import as_rows, dense
 from fuseline.core.products.backend import Backend, flat
 from fuseline.core.products.cublaslt import tf32
 

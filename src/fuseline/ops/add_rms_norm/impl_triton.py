@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.core.tuned import Entry, Table, Tile
+from fuseline.core.selection.tuned import Entry, Table, Tile
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import launch

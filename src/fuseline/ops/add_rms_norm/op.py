@@ -10,9 +10,14 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
-from fuseline.core.layout import as_rows, dense
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import (
+    move_batch_dim_to_front,
+    move_weight_batch_to_front,
+    unbatched,
+)
+from fuseline.core.inputs.layout import as_rows, dense
+from fuseline.core.registration import contract, operator
 from fuseline.ops.add_rms_norm import impl_eager
 from fuseline.primitives.rms import normalised, statistics_dtype
 from fuseline.primitives.triton import Wrap

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import row_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import row_cases
+from fuseline.core.specs.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.add_rms_norm import impl_eager, reference
 from fuseline.ops.add_rms_norm.op import SELECTOR, add_rms_norm
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import fp8_cases, row_cases
 from fuseline.core.norms_fp8 import DTYPES
-from fuseline.core.spec import Budget, Implementation, OpSpec, ours
+from fuseline.core.specs import fp8_cases, row_cases
+from fuseline.core.specs.spec import Budget, Implementation, OpSpec, ours
 from fuseline.ops.add_rms_norm_fp8_dynamic import impl_eager, reference
 from fuseline.ops.add_rms_norm_fp8_dynamic.op import SELECTOR, add_rms_norm_fp8_dynamic
 from fuseline.primitives.fp8 import quantised

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import contract
+from fuseline.core.registration import contract
 from fuseline.ops.attention.impl_args import HALVES, Call, Grads, in_packs, laid_as, unserved
 
 _LONGEST = 128

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import contract, native
+from fuseline.core import native
+from fuseline.core.registration import contract
 from fuseline.ops.attention.impl_args import HALVES, Call, Grads, in_packs, laid_as, unserved
 
 _LONGEST = 128

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import contract
+from fuseline.core.registration import contract
 from fuseline.ops.attention.impl_args import (
     HALVES,
     Call,

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract
-from fuseline.core import dropout as drop
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs import dropout as drop
+from fuseline.core.registration import contract
 
 # No sequence is as long.
 _FAR = 1 << 30

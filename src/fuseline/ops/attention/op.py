@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, unbatched
 from fuseline.core.device import triton_unavailable
-from fuseline.core.rules import DTYPE, Fact
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.registration import contract, operator
+from fuseline.core.selection.rules import DTYPE, Fact
 from fuseline.ops.attention import (
     impl_cudnn,
     impl_eager,

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import contract
-from fuseline.core.tuned import DIRECTIONS
+from fuseline.core.registration import contract
+from fuseline.core.selection.tuned import DIRECTIONS
 from fuseline.ops.attention import impl_flash, impl_math
 from fuseline.ops.attention.impl_args import Call, laid_as, readable
 from fuseline.ops.attention_varlen.impl_args import Grads, Packed, batch_of, rows_of

@@ -12,10 +12,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import unbatched
 from fuseline.core.device import triton_unavailable
-from fuseline.core.rules import DTYPE, Fact
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import unbatched
+from fuseline.core.registration import contract, operator
+from fuseline.core.selection.rules import DTYPE, Fact
 from fuseline.ops.attention.impl_how import checked, how_of, require_how
 from fuseline.ops.attention.op import not_by_triton
 from fuseline.ops.attention_varlen import impl_eager, impl_flash, impl_math

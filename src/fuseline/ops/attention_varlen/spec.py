@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import (
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

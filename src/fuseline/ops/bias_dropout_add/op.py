@@ -10,8 +10,9 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract, dropout, operator
-from fuseline.core.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.inputs import arguments, dropout
+from fuseline.core.inputs.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.registration import contract, operator
 from fuseline.ops.bias_dropout_add import impl_eager
 from fuseline.primitives import philox
 from fuseline.primitives.triton import Wrap

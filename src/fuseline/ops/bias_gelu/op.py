@@ -9,9 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
-from fuseline.core.layout import as_rows, dense, dense_as, flat, memory_order
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import (
+    move_batch_dim_to_front,
+    move_weight_batch_to_front,
+    unbatched,
+)
+from fuseline.core.inputs.layout import as_rows, dense, dense_as, flat, memory_order
+from fuseline.core.registration import contract, operator
 from fuseline.ops.bias_gelu import impl_eager
 from fuseline.primitives.gelu import gelu, require_approximate
 from fuseline.primitives.triton import Wrap

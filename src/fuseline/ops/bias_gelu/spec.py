@@ -9,9 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import fusion_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import (
+    Budget,
+    Case,
+    Cost,
+    Direction,
+    Implementation,
+    Inputs,
+    OpSpec,
+    ours,
+)
 from fuseline.ops.bias_gelu import impl_eager, reference
 from fuseline.ops.bias_gelu.op import SELECTOR, bias_gelu
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from fuseline.core import contract
 from fuseline.core.convolutions import providers
 from fuseline.core.convolutions.convolution import Convolution
+from fuseline.core.registration import contract
 from fuseline.ops.conv_add_relu import impl_eager
 
 

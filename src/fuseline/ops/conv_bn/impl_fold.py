@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from fuseline.core.layout import dense
+from fuseline.core.inputs.layout import dense
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import ALIGNED, Grid, launch, ready
 from fuseline.primitives.triton.rms import float64_of, inverse_sqrt

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Call
-from fuseline.core.layout import dense
+from fuseline.core.inputs.layout import dense
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.channels import chunk_of, grid, most_chunks, rows_of, tile
 from fuseline.primitives.triton.launch import launch

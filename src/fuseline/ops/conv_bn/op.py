@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.overrides import handle_torch_function
 
-from fuseline.core import arguments, contract, operator
 from fuseline.core.convolutions import batch_norm, geometry, providers
 from fuseline.core.convolutions.batch_norm import NAME
 from fuseline.core.convolutions.convolution import Known
 from fuseline.core.device import triton_unavailable
-from fuseline.core.variant import guarded
+from fuseline.core.inputs import arguments
+from fuseline.core.registration import contract, operator
+from fuseline.core.registration.variant import guarded
 from fuseline.ops.conv_add import op as conv_add
 from fuseline.ops.conv_bn import impl_aten, impl_eager
 from fuseline.ops.conv_relu import op as conv_relu

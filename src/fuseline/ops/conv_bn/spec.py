@@ -8,11 +8,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments
 from fuseline.core.convolutions import cases, geometry
 from fuseline.core.convolutions.convolution import Convolution
 from fuseline.core.gradients import settled_by
-from fuseline.core.spec import (
+from fuseline.core.inputs import arguments
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from fuseline.core import arguments, contract, native, operator
-from fuseline.core.batching import (
+from fuseline.core import native
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import (
     move_batch_dim_to_front,
     move_weight_batch_to_front,
     unbatched,
 )
-from fuseline.core.variant import applied, guarded
+from fuseline.core.registration import contract, operator
+from fuseline.core.registration.variant import applied, guarded
 from fuseline.ops.cross_entropy import impl_eager
 from fuseline.primitives.rms import statistics_dtype
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core.inputs import arguments
+from fuseline.core.registration import contract, operator
 from fuseline.ops.double_softmax import impl_eager
 from fuseline.primitives.rms import statistics_dtype
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from fuseline.core import fusion_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import Budget, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.double_softmax import impl_eager, reference
 from fuseline.ops.double_softmax.op import SELECTOR, double_softmax
 

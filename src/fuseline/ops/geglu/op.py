@@ -6,8 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
-from fuseline.core import contract, operator
 from fuseline.core.gated import Gated
+from fuseline.core.registration import contract, operator
 from fuseline.ops.geglu import impl_eager
 from fuseline.primitives.gelu import gelu, require_approximate
 

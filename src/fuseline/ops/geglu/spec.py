@@ -7,9 +7,9 @@ from functools import partial
 
 import torch
 
-from fuseline.core import gated_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, ErrorCase, Implementation, Inputs, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import gated_cases
+from fuseline.core.specs.spec import Budget, Case, ErrorCase, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.geglu import impl_eager, reference
 from fuseline.ops.geglu.op import SELECTOR, geglu
 

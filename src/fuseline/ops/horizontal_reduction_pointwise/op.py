@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core.inputs import arguments
+from fuseline.core.registration import contract, operator
 from fuseline.ops.horizontal_reduction_pointwise import impl_eager
 
 _NAME = "horizontal_reduction_pointwise"

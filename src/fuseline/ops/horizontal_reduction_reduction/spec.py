@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from fuseline.core import fusion_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.horizontal_reduction_reduction import impl_eager, reference
 from fuseline.ops.horizontal_reduction_reduction.op import (
     SELECTOR,

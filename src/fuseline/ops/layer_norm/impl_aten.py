@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fuseline.core import aten, contract
+from fuseline.core.registration import aten, contract
 
 Three = tuple[Tensor, Tensor, Tensor]
 

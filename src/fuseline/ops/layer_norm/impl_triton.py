@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fuseline.core.tuned import Entry, Table, Tile
+from fuseline.core.selection.tuned import Entry, Table, Tile
 from fuseline.ops.layer_norm.impl_triton_bwd import bwd_kernel, dx_long_kernel
 from fuseline.ops.layer_norm.impl_triton_fwd import fwd_kernel, fwd_long_kernel
 from fuseline.primitives.rms import statistics_dtype

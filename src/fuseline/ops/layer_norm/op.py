@@ -7,9 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
-from fuseline.core.layout import as_rows, dense, flat
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import (
+    move_batch_dim_to_front,
+    move_weight_batch_to_front,
+    unbatched,
+)
+from fuseline.core.inputs.layout import as_rows, dense, flat
+from fuseline.core.registration import contract, operator
 from fuseline.ops.layer_norm import impl_aten, impl_eager
 from fuseline.primitives.rms import layer_normalised, statistics_dtype
 from fuseline.primitives.triton import Wrap

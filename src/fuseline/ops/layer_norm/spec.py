@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import fusion_cases, row_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import (
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases, row_cases
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

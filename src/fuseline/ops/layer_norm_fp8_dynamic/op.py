@@ -6,8 +6,8 @@ from functools import partial
 
 from torch import Tensor
 
-from fuseline.core import contract, operator
 from fuseline.core.norms_fp8 import NormFp8
+from fuseline.core.registration import contract, operator
 from fuseline.ops.layer_norm_fp8_dynamic import impl_eager
 from fuseline.primitives import fp8, rms
 

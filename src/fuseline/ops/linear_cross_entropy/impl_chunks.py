@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fuseline.core import native
-from fuseline.core.contract import triton_beside
 from fuseline.core.device import triton_unavailable
 from fuseline.core.products.backend import flat
+from fuseline.core.registration.contract import triton_beside
 from fuseline.primitives.rms import statistics_dtype
 
 _OPS = torch.ops.fuseline

@@ -10,9 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core.inputs import arguments
 from fuseline.core.products.backend import flat
-from fuseline.core.rules import DTYPE, Fact
+from fuseline.core.registration import contract, operator
+from fuseline.core.selection.rules import DTYPE, Fact
 from fuseline.ops.cross_entropy import op as losses
 from fuseline.ops.linear_cross_entropy import impl_chunks, impl_eager
 from fuseline.primitives.rms import statistics_dtype

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core.inputs import arguments
+from fuseline.core.registration import contract, operator
 from fuseline.ops.log_softmax import impl_eager
 from fuseline.ops.masked_softmax.op import masked_softmax
 from fuseline.primitives import softmax as formulas

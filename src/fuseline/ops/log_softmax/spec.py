@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fuseline.core import fusion_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours, provided
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours, provided
 from fuseline.ops.log_softmax import impl_eager, reference
 from fuseline.ops.log_softmax.op import SELECTOR, log_softmax
 

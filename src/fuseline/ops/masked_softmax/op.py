@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, unbatched
-from fuseline.core.layout import as_rows
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.inputs.layout import as_rows
+from fuseline.core.registration import contract, operator
 from fuseline.ops.masked_softmax import impl_eager
 from fuseline.primitives import softmax as formulas
 from fuseline.primitives.rms import statistics_dtype

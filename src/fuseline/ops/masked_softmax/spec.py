@@ -7,9 +7,18 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fuseline.core import fusion_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import (
+    Budget,
+    Case,
+    Cost,
+    Direction,
+    Implementation,
+    Inputs,
+    OpSpec,
+    ours,
+)
 from fuseline.ops.masked_softmax import impl_eager, reference
 from fuseline.ops.masked_softmax.op import SELECTOR, masked_softmax
 

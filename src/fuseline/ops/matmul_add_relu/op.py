@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fuseline.core import contract
 from fuseline.core.products import serve
 from fuseline.core.products.product import Product
+from fuseline.core.registration import contract
 from fuseline.ops.matmul_add_relu import impl_eager
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from fuseline.core import contract
 from fuseline.core.products import serve
 from fuseline.core.products.chain import Chain
+from fuseline.core.registration import contract
 from fuseline.ops.mlp import impl_eager
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, operator
-from fuseline.core.select import ASK
+from fuseline.core.inputs import arguments
+from fuseline.core.registration import operator
+from fuseline.core.selection.select import ASK
 from fuseline.ops.attention import op as attentions
 from fuseline.ops.attention.impl_args import HALVES
 from fuseline.ops.attention.impl_how import how_of

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.layout import as_rows, flat
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.layout import as_rows, flat
+from fuseline.core.registration import contract, operator
 from fuseline.ops.norm_chain import impl_eager
 from fuseline.primitives.triton import Wrap
 

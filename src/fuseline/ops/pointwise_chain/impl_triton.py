@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.core.layout import dense_as
+from fuseline.core.inputs.layout import dense_as
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import launch
 from fuseline.primitives.triton.rows import divide_up, vec

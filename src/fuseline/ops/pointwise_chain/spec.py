@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from fuseline.core import fusion_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import (
+    Budget,
+    Case,
+    Cost,
+    Direction,
+    Implementation,
+    Inputs,
+    OpSpec,
+    ours,
+)
 from fuseline.ops.pointwise_chain import impl_eager, reference
 from fuseline.ops.pointwise_chain.op import SELECTOR, pointwise_chain
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fuseline.core import aten, contract
+from fuseline.core.registration import aten, contract
 
 Pair = tuple[Tensor, Tensor]
 

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fuseline.core.tuned import Table, Tile, find
+from fuseline.core.selection.tuned import Table, Tile, find
 from fuseline.primitives.rms import statistics_dtype
 from fuseline.primitives.triton import Wrap
 from fuseline.primitives.triton.launch import Grid, launch, ready

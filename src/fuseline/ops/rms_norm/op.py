@@ -10,11 +10,16 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import move_batch_dim_to_front, move_weight_batch_to_front, unbatched
-from fuseline.core.layout import as_rows, dense
-from fuseline.core.spec import Direction
-from fuseline.core.tuned import Tile
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import (
+    move_batch_dim_to_front,
+    move_weight_batch_to_front,
+    unbatched,
+)
+from fuseline.core.inputs.layout import as_rows, dense
+from fuseline.core.registration import contract, operator
+from fuseline.core.selection.tuned import Tile
+from fuseline.core.specs.spec import Direction
 from fuseline.ops.rms_norm import impl_aten, impl_eager
 from fuseline.primitives.rms import normalised, statistics_dtype
 from fuseline.primitives.triton import Wrap

@@ -6,17 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import fp8_cases, row_cases
 from fuseline.core.norms_fp8 import DTYPES
-from fuseline.core.spec import (
-    Case,
-    Cost,
-    Direction,
-    Implementation,
-    Inputs,
-    OpSpec,
-    ours,
-)
+from fuseline.core.specs import fp8_cases, row_cases
+from fuseline.core.specs.spec import Case, Cost, Direction, Implementation, Inputs, OpSpec, ours
 from fuseline.ops.rms_norm_fp8 import impl_eager, reference
 from fuseline.ops.rms_norm_fp8.op import SELECTOR, rms_norm_fp8
 from fuseline.primitives.fp8 import divided

@@ -7,9 +7,9 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor
 
-from fuseline.core import fp8_cases
 from fuseline.core.norms_fp8 import DTYPES
-from fuseline.core.spec import Implementation, OpSpec, ours
+from fuseline.core.specs import fp8_cases
+from fuseline.core.specs.spec import Implementation, OpSpec, ours
 from fuseline.ops.rms_norm_fp8_dynamic import impl_eager, reference
 from fuseline.ops.rms_norm_fp8_dynamic.op import SELECTOR, rms_norm_fp8_dynamic
 from fuseline.primitives.fp8 import quantised

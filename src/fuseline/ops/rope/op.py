@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
-from fuseline.core.batching import unbatched
+from fuseline.core.inputs import arguments
+from fuseline.core.inputs.batching import unbatched
+from fuseline.core.registration import contract, operator
 from fuseline.ops.rope import impl_eager
 
 _NAME = "rope"

@@ -6,8 +6,8 @@ from functools import partial
 
 import torch
 
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import (
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs.spec import (
     Budget,
     Case,
     Cost,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fuseline.core import fusion_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import (
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import (
     Budget,
     Cost,
     Direction,

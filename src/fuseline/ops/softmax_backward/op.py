@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import arguments, contract, operator
+from fuseline.core.inputs import arguments
+from fuseline.core.registration import contract, operator
 from fuseline.ops.softmax_backward import impl_eager
 from fuseline.primitives import softmax as formulas
 

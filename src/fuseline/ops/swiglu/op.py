@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import silu
 
-from fuseline.core import contract, operator
 from fuseline.core.gated import Gated
+from fuseline.core.registration import contract, operator
 from fuseline.ops.swiglu import impl_eager
 
 _NAME = "swiglu"

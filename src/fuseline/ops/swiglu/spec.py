@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from fuseline.core import gated_cases
-from fuseline.core.arguments import DTYPES
-from fuseline.core.spec import Budget, Implementation, OpSpec, ours
+from fuseline.core.inputs.arguments import DTYPES
+from fuseline.core.specs import gated_cases
+from fuseline.core.specs.spec import Budget, Implementation, OpSpec, ours
 from fuseline.ops.swiglu import impl_eager, reference
 from fuseline.ops.swiglu.op import SELECTOR, swiglu
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import Module
 from torch.nn.modules import module as torchs
 
-from fuseline.core.operator import PLAIN
-from fuseline.core.select import Selector
+from fuseline.core.registration.operator import PLAIN
+from fuseline.core.selection.select import Selector
 from fuseline.ops import conv_bn, matmul_add_gelu
 from fuseline.ops.conv_bn.op import SELECTOR as CONV_BN
 from fuseline.ops.matmul_add_gelu.op import SELECTOR as GELU

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.compiler import is_compiling
 from torch.nn import Module
 
-from fuseline.core.operator import PLAIN
+from fuseline.core.registration.operator import PLAIN
 from fuseline.patching.pairs.chain import FEW, WITH_GRADIENT, hooked, of_plain_tensors, state
 from fuseline.patching.pairs.plan import Plan
 from fuseline.patching.pairs.proof import Proof

@@ -3,5 +3,5 @@
 from collections.abc import Callable
 from typing import Any
 
-# What a kernel goes through before its launch (fuseline.core.contract.Kernels).
+# What a kernel goes through before its launch (fuseline.core.registration.contract.Kernels).
 Wrap = Callable[[Any], Any]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fuseline.core import boundary
+from fuseline.core.inputs import boundary
 
 if TYPE_CHECKING:
-    from fuseline.core.contract import Contract
+    from fuseline.core.registration.contract import Contract
 
 Function = Callable[..., Any]
 

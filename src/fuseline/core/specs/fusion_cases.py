@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Case, ErrorCase, Inputs
+from fuseline.core.specs.spec import Case, ErrorCase, Inputs
 
 _GRID = tuple(1 << k for k in range(7, 17))  # the study's
 _BOTH = ("fusion-quick", "quick")

@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from fuseline.core import fusion_cases
-from fuseline.core.spec import Case, Cost, Direction, ErrorCase, Inputs
+from fuseline.core.specs import fusion_cases
+from fuseline.core.specs.spec import Case, Cost, Direction, ErrorCase, Inputs
 
 # Tokens, and the width of the feed-forward layers of Llama 3 8B and 70B and of Qwen 2.5 7B.
 _MODELS = ((4096, 14336), (8192, 14336), (2048, 18944), (8192, 28672))

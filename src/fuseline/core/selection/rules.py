@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from fuseline.core.tuned import DIRECTIONS, TunedError, replace_file, user_folder
+from fuseline.core.selection.tuned import DIRECTIONS, TunedError, replace_file, user_folder
 
 ANY = "any"
 DTYPE = "dtype"
 FOLDER = "rules"
-OPS = Path(__file__).parents[1] / "ops"
+OPS = Path(__file__).parents[2] / "ops"
 _FIELDS = ("direction", "where", "impl", "evidence", "bad", "report")
 
 

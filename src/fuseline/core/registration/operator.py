@@ -15,10 +15,12 @@ from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import Parameter
 from torch.overrides import handle_torch_function, has_torch_function
 
-from fuseline.core import arguments, aten, boundary, contract, host
-from fuseline.core.batching import move_batch_dim_to_front, unbatched
-from fuseline.core.rules import DTYPE, Fact
-from fuseline.core.select import Selector
+from fuseline.core import host
+from fuseline.core.inputs import arguments, boundary
+from fuseline.core.inputs.batching import move_batch_dim_to_front, unbatched
+from fuseline.core.registration import aten, contract
+from fuseline.core.selection.rules import DTYPE, Fact
+from fuseline.core.selection.select import Selector
 
 # Tensors that operators take as they are; what other subclasses make of a call is their own.
 PLAIN = frozenset((Tensor, Parameter, FakeTensor, FunctionalTensor))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import contract, overrides
+from fuseline.core.registration import contract, overrides
 
 NAME = "aten"
 DEVICES = ("cpu", "cuda")

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fuseline.core import arguments
+from fuseline.core.inputs import arguments
 
 # The dispatcher's keys of such tensors.
 KEYS = (

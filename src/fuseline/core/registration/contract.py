@@ -15,19 +15,20 @@ from typing import Any
 import torch
 from torch._subclasses.functional_tensor import FunctionalTensorMode
 
-from fuseline.core import boundary, native, saving
-from fuseline.core.auto import serving
+from fuseline.core import native, saving
 from fuseline.core.device import triton_unavailable
-from fuseline.core.fingerprint import known_to_caches
 from fuseline.core.gradients import differentiable_backward as differentiable_backward
 from fuseline.core.gradients import has_tangent as has_tangent
 from fuseline.core.gradients import wants_graph as wants_graph
-from fuseline.core.provider import Kernels as Kernels
-from fuseline.core.provider import Provider as Provider
-from fuseline.core.rules import Fact
+from fuseline.core.inputs import boundary
+from fuseline.core.registration.fingerprint import known_to_caches
+from fuseline.core.registration.provider import Kernels as Kernels
+from fuseline.core.registration.provider import Provider as Provider
+from fuseline.core.registration.variant import Variant, applied, guarded
 from fuseline.core.saving import Gradient as Gradient
-from fuseline.core.select import Auto, Choice, Selector
-from fuseline.core.variant import Variant, applied, guarded
+from fuseline.core.selection.auto import serving
+from fuseline.core.selection.rules import Fact
+from fuseline.core.selection.select import Auto, Choice, Selector
 
 NAMESPACE = "fuseline"
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.compiler import is_compiling
 
-from fuseline.core import arguments
+from fuseline.core.inputs import arguments
 
 _transforms_active = torch._C._are_functorch_transforms_active
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fuseline.core.rules import Rule, Rules
-from fuseline.core.select import Selector, asked
-from fuseline.core.tuned import DIRECTIONS
+from fuseline.core.selection.rules import Rule, Rules
+from fuseline.core.selection.select import Selector, asked
+from fuseline.core.selection.tuned import DIRECTIONS
 
 _WORDS = {"fwd": "forward", "bwd": "backward"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from fuseline.core.select import Parts, Selector
+from fuseline.core.selection.select import Parts, Selector
 
 Function = Callable[..., Any]
 

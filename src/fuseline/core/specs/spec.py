@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from fuseline.core import spec_fields as fields
-from fuseline.core.select import Selector, asked
-from fuseline.core.tuned import DIRECTIONS, Key, Table, Tile
+from fuseline.core.selection.select import Selector, asked
+from fuseline.core.selection.tuned import DIRECTIONS, Key, Table, Tile
+from fuseline.core.specs import spec_fields as fields
 
 Direction = Literal["fwd", "bwd"]
 Role = Literal["ours", "eager", "native", "rival"]

@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from fuseline.core import native, select, tuned
+from fuseline.core import native
+from fuseline.core.selection import select, tuned
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 _SUFFIXES = (".py", ".json")
 
 

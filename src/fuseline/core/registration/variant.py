@@ -10,12 +10,13 @@ import torch.autograd.forward_ad as fwd_ad
 from torch import Tensor
 from torch.nn import Parameter
 
-from fuseline.core import boundary, host
+from fuseline.core import host
 from fuseline.core.gradients import by_formula, has_tangent, no_gradient
-from fuseline.core.select import Parts
+from fuseline.core.inputs import boundary
+from fuseline.core.selection.select import Parts
 
 if TYPE_CHECKING:
-    from fuseline.core.contract import Contract, Kernels
+    from fuseline.core.registration.contract import Contract, Kernels
 
 Function = Callable[..., Any]
 

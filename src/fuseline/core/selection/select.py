@@ -12,9 +12,9 @@ from weakref import WeakSet
 
 import torch
 
-from fuseline.core import rules
-from fuseline.core.rules import DTYPE, Fact, Rule, Rules
-from fuseline.core.tuned import DIRECTIONS
+from fuseline.core.selection import rules
+from fuseline.core.selection.rules import DTYPE, Fact, Rule, Rules
+from fuseline.core.selection.tuned import DIRECTIONS
 
 Function = Callable[..., Any]
 # The name by which a public function is called to learn what "auto" would be asked.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fuseline.core.spec import Case, ErrorCase, Inputs
+from fuseline.core.specs.spec import Case, ErrorCase, Inputs
 
 _SEED_ROWS = (128, 512, 2048)
 _SEED_LENGTHS = (32, 61, 64, 128, 130, 256, 512, 1024, 1027, 2048, 4096, 8192, 16384)

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fuseline.core import row_cases
-from fuseline.core.spec import Case, Cost, Direction, ErrorCase, Inputs
+from fuseline.core.specs import row_cases
+from fuseline.core.specs.spec import Case, Cost, Direction, ErrorCase, Inputs
 
 SUITE_DTYPES = {"quick": (torch.float32, torch.bfloat16), "fp8": (torch.bfloat16,)}
 # Tokens, and the width of Llama 3 8B and 70B, of Qwen 2.5 7B and of DeepSeek V3.

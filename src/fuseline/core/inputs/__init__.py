@@ -1,0 +1,1 @@
+"""What operators check of their arguments, and how they view, batch and refuse them."""

@@ -1,0 +1,1 @@
+"""Stamps operators on torch's dispatcher; their public functions; what else is registered there."""

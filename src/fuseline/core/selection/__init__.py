@@ -1,0 +1,1 @@
+"""Which implementation runs, with which launch parameters, and why."""
