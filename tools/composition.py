@@ -30,7 +30,7 @@ from torch.utils.checkpoint import checkpoint
 import fuseline
 from fuseline import table
 from fuseline.core.specs.spec import Case, Inputs, OpSpec
-from fuseline.testing.accuracy import gradient_names
+from fuseline.testing.oracle.accuracy import gradient_names
 
 PAGE = Path(__file__).parents[1] / "docs" / "composition.md"
 RIGHT, ERROR, TORCH = "right", "error", "torch"

@@ -41,8 +41,6 @@ LARGER = {
     "fuseline/ops/rms_norm": 14,
     # Every operator includes its headers, by paths that also stand in messages of the binary.
     "fuseline/core/cpp": 14,
-    # To be cut.
-    "fuseline/testing": 21,
 }
 # The module for one torch and one Python; all else is of the binary, or compiled where it is used.
 HOST = LIBRARY / "core" / "host"

@@ -8,20 +8,10 @@ import torch
 from checker import model
 
 from fuseline import table
-from fuseline.testing import (
-    Budget,
-    Case,
-    ErrorFigures,
-    accuracy,
-    chunks,
-    errors,
-    longdouble,
-    make_dys,
-    run,
-    ulps,
-)
-from fuseline.testing.accuracy import over_budget
-from fuseline.testing.judge import Judge
+from fuseline.testing import Budget, Case, ErrorFigures, errors, make_dys, run
+from fuseline.testing.oracle import accuracy, chunks, longdouble, ulps
+from fuseline.testing.oracle.accuracy import over_budget
+from fuseline.testing.oracle.judge import Judge
 
 F32, F64, BF16, E4M3 = torch.float32, torch.float64, torch.bfloat16, torch.float8_e4m3fn
 SPEC = model.spec(model.RMSNorm.call)

@@ -7,8 +7,9 @@ import torch
 from checker import model
 from checker.wrong_weight_gradient import fn as wrong_weight_gradient
 
-from fuseline.testing import Case, Implementation, Judge, accuracy, check, make_dys
-from fuseline.testing.conditioning import nearby
+from fuseline.testing import Case, Implementation, Judge, check, make_dys
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.conditioning import nearby
 
 CASES = (Case("7x1", {"shape": (7, 1)}), Case("3x2", {"shape": (3, 2)}))
 SPEC = model.spec(model.RMSNorm.call)

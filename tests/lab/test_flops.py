@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fuseline import table
 from fuseline.core.specs.spec import Case, OpSpec
-from fuseline.testing.accuracy import as_tuple, gradient_names
+from fuseline.testing.oracle.accuracy import as_tuple, gradient_names
 
 SPECS = table.load()
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from fuselab.worker.operators import specs
 from fuseline import rms_norm
 from fuseline.core.specs.spec import Direction, OpSpec
 from fuseline.ops.rms_norm import impl_eager
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 OWN = ("eager", "native", "cpu", "triton", "cuda", "torchscript", "compile")
 BOTH = ("liger", "quack")

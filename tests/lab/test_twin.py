@@ -10,7 +10,7 @@ from fuselab.rivals import xla
 from fuselab.twin.call import implementation
 from fuselab.twin.formulas import FORMULAS
 from fuseline import table
-from fuseline.testing.accuracy import gradient_names
+from fuseline.testing.oracle.accuracy import gradient_names
 
 SPECS = table.load()
 CPU = torch.device("cpu")

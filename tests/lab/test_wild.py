@@ -17,7 +17,8 @@ from fuselab.planning.plan import Filters
 from fuselab.planning.wild import WildError
 from fuselab.worker.operators import specs, wild_inputs
 from fuseline import table
-from fuseline.testing import Case, Implementation, Judge, OpSpec, accuracy
+from fuseline.testing import Case, Implementation, Judge, OpSpec
+from fuseline.testing.oracle import accuracy
 
 CPU = torch.device("cpu")
 DTYPES = ("bfloat16", "float16", "float32", "float64")

@@ -25,7 +25,7 @@ from fuselab.worker.tensors.problem import Problem
 from fuseline import table
 from fuseline.core import native
 from fuseline.core.specs.spec import Cost, Direction, Implementation, Inputs
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 CPU = torch.device("cpu")
 TIMED = ("timing", "checks and new contents")

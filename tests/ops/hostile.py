@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fuseline import table
 from fuseline.core import native
-from fuseline.testing.accuracy import as_tuple, gradient_names
+from fuseline.testing.oracle.accuracy import as_tuple, gradient_names
 
 SMALLEST = 3
 SECONDS = 60

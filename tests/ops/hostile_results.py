@@ -16,8 +16,9 @@ from torch._subclasses import FakeTensor
 from fuseline import table
 from fuseline.core.specs.spec import OpSpec
 from fuseline.primitives.rms import statistics_dtype
-from fuseline.testing import Judge, accuracy
-from fuseline.testing.conditioning import nearby
+from fuseline.testing import Judge
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.conditioning import nearby
 
 SPECS = table.load()
 # What divides by a sum last overflows where the formula, which divides first, is finite.

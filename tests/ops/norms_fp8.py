@@ -10,7 +10,7 @@ from torch import Tensor
 
 import fuseline
 from fuseline import table
-from fuseline.testing.accuracy import errors, over_budget
+from fuseline.testing.oracle.accuracy import errors, over_budget
 
 FP8 = torch.float8_e4m3fn
 LEAST = 2.0**-126

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fuseline import table
 from fuseline.core.specs.spec import Case, Direction, Inputs, OpSpec
-from fuseline.testing import Judge, accuracy
-from fuseline.testing.accuracy import ErrorFigures
+from fuseline.testing import Judge
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.accuracy import ErrorFigures
 from fuseline.testing.trial import Trial, floating
 
 # A product of numbers at the end of a range has none in the range.

@@ -11,7 +11,7 @@ from ops.test_rms_norm_fp8 import probe, same
 
 import fuseline
 from fuseline import table
-from fuseline.testing.accuracy import errors, over_budget
+from fuseline.testing.oracle.accuracy import errors, over_budget
 
 SPEC = table.load()["rms_norm_fp8"]
 

@@ -14,7 +14,7 @@ import fuseline
 from fuseline import table
 from fuseline.core import native
 from fuseline.ops.bias_gelu.op import CONTRACT
-from fuseline.testing.accuracy import errors
+from fuseline.testing.oracle.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["bias_gelu"]

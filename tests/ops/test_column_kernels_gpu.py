@@ -11,7 +11,8 @@ from ops.on_a_gpu import kernels, misaligned
 import fuseline
 from fuseline import table
 from fuseline.core import native
-from fuseline.testing import Judge, accuracy
+from fuseline.testing import Judge
+from fuseline.testing.oracle import accuracy
 
 OPS = ("double_softmax", "log_softmax", "softmax", "softmax_backward")
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 
 from fuseline import table
 from fuseline.core.specs.spec import Case, Inputs, OpSpec
-from fuseline.testing.accuracy import gradient_names
+from fuseline.testing.oracle.accuracy import gradient_names
 
 # Of products, whose cases have no one shape, see test_matmul_gpu.py.
 SPECS = {n: s for n, s in table.load().items() if "shape" in s.cases[0].args}

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import fuseline
 from fuseline import table
 from fuseline.core.gradients import NEAR
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 VECTORS = ("bn_weight", "bn_bias", "running_mean", "running_var")
 

@@ -18,7 +18,7 @@ import fuseline
 from fuseline import table
 from fuseline.core import native
 from fuseline.ops.cross_entropy.op import CONTRACT
-from fuseline.testing.accuracy import errors
+from fuseline.testing.oracle.accuracy import errors
 from fuseline.testing.poison import filled_memory
 
 OPS = torch.ops.fuseline

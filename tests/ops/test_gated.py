@@ -18,7 +18,7 @@ from fuseline import table
 from fuseline.core import native
 from fuseline.ops.geglu.op import CONTRACT as GEGLU
 from fuseline.ops.swiglu.op import CONTRACT as SWIGLU
-from fuseline.testing.accuracy import errors
+from fuseline.testing.oracle.accuracy import errors
 
 OPS = torch.ops.fuseline
 CONTRACTS = {"swiglu": SWIGLU, "geglu": GEGLU}

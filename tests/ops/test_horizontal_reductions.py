@@ -14,7 +14,7 @@ from fuseline import table
 from fuseline.core import native
 from fuseline.ops.horizontal_reduction_pointwise.op import CONTRACT as POINTWISE
 from fuseline.ops.horizontal_reduction_reduction.op import CONTRACT as REDUCTION
-from fuseline.testing.accuracy import errors
+from fuseline.testing.oracle.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPECS = {

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fuseline import table
 from fuseline.core.specs.spec import Case, Direction, Inputs, OpSpec
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 OPS = (
     "softmax", "log_softmax", "double_softmax", "softmax_backward", "layer_norm", "norm_chain",

@@ -16,8 +16,8 @@ import fuseline
 from fuseline import table
 from fuseline.core import native
 from fuseline.ops.layer_norm.op import CONTRACT
-from fuseline.testing import accuracy
-from fuseline.testing.accuracy import errors
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["layer_norm"]

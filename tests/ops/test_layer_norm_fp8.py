@@ -14,7 +14,7 @@ from torch.library import opcheck
 import fuseline
 from fuseline import table
 from fuseline.core import native
-from fuseline.testing.accuracy import errors, over_budget
+from fuseline.testing.oracle.accuracy import errors, over_budget
 
 RAW = torch.ops.fuseline
 SPEC = table.load()["layer_norm_fp8"]

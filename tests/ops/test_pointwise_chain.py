@@ -13,7 +13,7 @@ import fuseline
 from fuseline import table
 from fuseline.core import native
 from fuseline.ops.pointwise_chain.op import CONTRACT
-from fuseline.testing.accuracy import errors
+from fuseline.testing.oracle.accuracy import errors
 
 OPS = torch.ops.fuseline
 SPEC = table.load()["pointwise_chain"]

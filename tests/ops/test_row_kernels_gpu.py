@@ -12,7 +12,7 @@ from ops.on_a_gpu import kernels, misaligned
 
 from fuseline import table
 from fuseline.core.specs.spec import Case, OpSpec
-from fuseline.testing.accuracy import as_tuple
+from fuseline.testing.oracle.accuracy import as_tuple
 from fuseline.testing.trial import Trial
 
 OPS = (

@@ -17,7 +17,7 @@ from torch import Tensor
 import fuseline
 from fuseline import table, takeover
 from fuseline.testing import check
-from fuseline.testing.accuracy import ulp
+from fuseline.testing.oracle.accuracy import ulp
 
 FWD, BWD = "_fused_rms_norm", "_fused_rms_norm_backward"
 pytestmark = MARKS

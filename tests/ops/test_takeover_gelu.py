@@ -11,7 +11,7 @@ from ops.takeovers import DTYPES, MARKS, assert_alike, calls, layouts
 from torch import Tensor
 
 import fuseline
-from fuseline.testing.accuracy import ulp
+from fuseline.testing.oracle.accuracy import ulp
 
 aten = torch.ops.aten
 pytestmark = MARKS

@@ -14,7 +14,7 @@ from torch import Tensor
 from fuselab.judge.compared import error, near, same
 from fuselab.worker.operators.pairs import Problem
 from fuseline.core.specs.spec import Inputs
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 from fuseline.testing.poison import poison
 
 # Under which authors of benchmarks call get_inputs.

@@ -20,7 +20,7 @@ from fuselab.processes import child
 from fuselab.worker.footprint import cpu_profile
 from fuselab.worker.operators import pairs
 from fuselab.worker.operators.pairs import Pair, Problem
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 from fuseline.testing.place import told
 
 # Of two sets of inputs; what the lab measures with are others.

@@ -19,7 +19,7 @@ from fuselab.worker.protocol import synchronize
 from fuselab.worker.tensors.inputs import tensors
 from fuselab.worker.tensors.problem import Problem
 from fuseline.core import native
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 HOST_CALLS = {"fwd": 100, "bwd": 40}
 # What the autograd engine wraps around each backward operator.

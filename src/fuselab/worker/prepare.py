@@ -16,7 +16,7 @@ from fuselab.model import Group, Status
 from fuselab.worker.implementations import baselines
 from fuselab.worker.protocol import Emit, Fatal, probe, synchronize
 from fuselab.worker.tensors.problem import Problem, build
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 PHASE = "preparation"
 

@@ -10,9 +10,9 @@ from fuseline.core.specs.spec import (
     Inputs,
     OpSpec,
 )
-from fuseline.testing.accuracy import ErrorFigures, errors, make_dys, run
 from fuseline.testing.check import check
-from fuseline.testing.judge import Judge
+from fuseline.testing.oracle.accuracy import ErrorFigures, errors, make_dys, run
+from fuseline.testing.oracle.judge import Judge
 from fuseline.testing.report import CheckReport, Finding
 
 __all__ = [

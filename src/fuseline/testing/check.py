@@ -13,8 +13,10 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from fuseline.core.specs.spec import Case, Implementation, OpSpec
-from fuseline.testing import accuracy, edges, gradients, memory, misuse, settings, state, values
+from fuseline.testing import settings
+from fuseline.testing.oracle import accuracy
 from fuseline.testing.place import told
+from fuseline.testing.questions import edges, gradients, memory, misuse, state, values
 from fuseline.testing.report import SKIPPED, CheckReport, Finding
 from fuseline.testing.trial import CONTIGUOUS, Trial, floating
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fuseline.testing.accuracy import ErrorFigures
+from fuseline.testing.oracle.accuracy import ErrorFigures
 
 SKIPPED = "skipped"
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Case, Direction, Implementation, Inputs, OpSpec
-from fuseline.testing import accuracy
-from fuseline.testing.accuracy import ErrorFigures
-from fuseline.testing.chunks import ndim_of_row
-from fuseline.testing.judge import Judge
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.accuracy import ErrorFigures
+from fuseline.testing.oracle.chunks import ndim_of_row
+from fuseline.testing.oracle.judge import Judge
 from fuseline.testing.poison import poison
 from fuseline.testing.report import Finding
 from fuseline.testing.settings import Settings

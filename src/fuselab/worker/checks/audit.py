@@ -12,8 +12,8 @@ from fuselab.worker.checks.check import judge_of
 from fuselab.worker.implementations.trial import Trial
 from fuselab.worker.protocol import judge
 from fuselab.worker.tensors.problem import InputSet, Problem
-from fuseline.testing import accuracy
-from fuseline.testing.judge import Figures
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.judge import Figures
 
 SHARE = 0.1
 # Products and sums of what is checked of one call, where it is of separate problems: some 10 ms of

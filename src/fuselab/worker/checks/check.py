@@ -21,8 +21,9 @@ from fuselab.worker.protocol import Emit, Fatal, judge, synchronize
 from fuselab.worker.tensors.problem import InputSet, Problem
 from fuseline.core import native
 from fuseline.core.specs.spec import Budget, Cost
-from fuseline.testing import accuracy, settings
-from fuseline.testing.judge import Figures, Judge
+from fuseline.testing import settings
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.judge import Figures, Judge
 
 # A baseline that adds up more roughly than ours may is still timed, with its error beside it; one
 # that is plainly wrong is not.

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from fuselab import timers
 from fuselab.timers import cupti, events, graph, host, wall
-from fuseline.testing import accuracy, conditioning, judge
+from fuseline.testing.oracle import accuracy, conditioning, judge
 
 _OTHERS: tuple[tuple[object, str], ...] = (
     (time, "perf_counter"),

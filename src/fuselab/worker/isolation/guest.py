@@ -21,7 +21,7 @@ from fuselab.worker.implementations import baselines
 from fuselab.worker.operators import specs
 from fuselab.worker.protocol import describe, synchronize
 from fuseline.core.specs.spec import Direction, Inputs
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 Slots = list[tuple[Tensor, ...]]
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from fuselab.worker.operators.pair_inputs import Drawn, PairError, seeded
 from fuselab.worker.operators.user_file import execute
 from fuseline.core.specs.spec import Budget, Case, Implementation, Inputs, OpSpec
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 # Before the record of a pair, as a source of `specs.load`.
 SOURCE = "pair "

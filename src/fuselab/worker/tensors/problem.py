@@ -20,7 +20,7 @@ from fuselab.worker.protocol import Emit
 from fuselab.worker.tensors import inputs as make
 from fuselab.worker.tensors.contents import fill, mix, overwrite
 from fuseline.core.specs.spec import Case, Cost, Direction, Inputs, OpSpec
-from fuseline.testing import accuracy
+from fuseline.testing.oracle import accuracy
 
 # A look at a set on a GPU costs as much as ten launches.
 LOOKS = 3

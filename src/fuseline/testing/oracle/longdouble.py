@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Direction, Inputs, OpSpec
-from fuseline.testing.chunks import lead_of, some_rows
-from fuseline.testing.ulps import ulp
+from fuseline.testing.oracle.chunks import lead_of, some_rows
+from fuseline.testing.oracle.ulps import ulp
 
 # Where fp64 results and the fp64 reference differ by more, either may be wrong.
 DOUBTFUL_ULP = 2.0

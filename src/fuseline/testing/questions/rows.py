@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Inputs, OpSpec
-from fuseline.testing.chunks import ndim_of_row
+from fuseline.testing.oracle.chunks import ndim_of_row
 from fuseline.testing.trial import Trial
 
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Budget, Direction, Inputs, OpSpec
-from fuseline.testing import accuracy
-from fuseline.testing.accuracy import ErrorFigures
-from fuseline.testing.conditioning import nearby
+from fuseline.testing.oracle import accuracy
+from fuseline.testing.oracle.accuracy import ErrorFigures
+from fuseline.testing.oracle.conditioning import nearby
 
 Figures = Mapping[str, ErrorFigures]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Budget, Direction, Inputs, OpSpec
-from fuseline.testing import longdouble
-from fuseline.testing.chunks import chunks
-from fuseline.testing.ulps import ulp
+from fuseline.testing.oracle import longdouble
+from fuseline.testing.oracle.chunks import chunks
+from fuseline.testing.oracle.ulps import ulp
 
 LONGDOUBLE_ELEMENTS = 1 << 18
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from fuseline.testing import settings
-from fuseline.testing.accuracy import gradient_names, make_dys
+from fuseline.testing.oracle.accuracy import gradient_names, make_dys
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Results, Trial, first_reason, same_bits
 

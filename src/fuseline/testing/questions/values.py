@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Direction, Inputs
-from fuseline.testing import rows
-from fuseline.testing.accuracy import as_tuple, gradient_names
-from fuseline.testing.chunks import lead_of
-from fuseline.testing.edges import takes, worse_than_eager
-from fuseline.testing.layouts import relayouts
+from fuseline.testing.oracle.accuracy import as_tuple, gradient_names
+from fuseline.testing.oracle.chunks import lead_of
+from fuseline.testing.questions import rows
+from fuseline.testing.questions.edges import takes, worse_than_eager
+from fuseline.testing.questions.layouts import relayouts
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Trial, floating, is_defined, same_bits
 

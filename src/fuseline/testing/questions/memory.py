@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Direction, Inputs
-from fuseline.testing import rows
-from fuseline.testing.accuracy import gradient_names, make_dys
-from fuseline.testing.layouts import relayouts
+from fuseline.testing.oracle.accuracy import gradient_names, make_dys
 from fuseline.testing.poison import filled_memory
+from fuseline.testing.questions import rows
+from fuseline.testing.questions.layouts import relayouts
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import (
     CONTIGUOUS,

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from fuseline.core.specs.spec import Implementation, Inputs
-from fuseline.testing import rows
-from fuseline.testing.accuracy import as_tuple, gradient_names, make_dys
-from fuseline.testing.conditioning import nearby
+from fuseline.testing.oracle.accuracy import as_tuple, gradient_names, make_dys
+from fuseline.testing.oracle.conditioning import nearby
+from fuseline.testing.questions import rows
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Results, Trial, first_reason, floating
 

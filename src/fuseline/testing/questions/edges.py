@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from fuseline.core.specs.spec import Implementation, Inputs
-from fuseline.testing import rows
-from fuseline.testing.accuracy import gradient_names
+from fuseline.testing.oracle.accuracy import gradient_names
+from fuseline.testing.questions import rows
 from fuseline.testing.report import Finding
 from fuseline.testing.trial import Trial, floating, same_bits
 

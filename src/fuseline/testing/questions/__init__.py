@@ -1,0 +1,1 @@
+"""What the checker asks of an implementation, by subject."""
