@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuselab.explain.record import AS_IS, Explanation, Mode
+from fuselab.output.plain import counted
 
 
 def verdicts(found: Explanation) -> list[str]:
@@ -26,19 +27,16 @@ def _of(mode: Mode, before: Mode | None, tolerance: float) -> Iterator[str]:
     for limit in mode.limits:
         yield f'"compiled" is eager: {limit}'
     if mode.breaks:
-        yield f"{_many(len(mode.breaks), 'graph break')}, so {_many(mode.graphs, 'graph')} a call"
+        breaks = counted(len(mode.breaks), "graph break")
+        yield f"{breaks}, so {counted(mode.graphs, 'graph')} a call"
     if mode.recompiles:
-        many = _many(len(mode.recompiles), "recompilation")
-        yield f"{many} for {_many(len(mode.sizes), 'size')}"
+        many = counted(len(mode.recompiles), "recompilation")
+        yield f"{many} for {counted(len(mode.sizes), 'size')}"
     far = [size for size in mode.sizes if size.far(tolerance)]
     if far:
         yield f"differs from eager by more than {tolerance:g} at {', '.join(s.size for s in far)}"
     if not mode.compiles:
-        yield f"nothing is compiled; {_many(mode.count, 'kernel')} a call"
+        yield f"nothing is compiled; {counted(mode.count, 'kernel')} a call"
     elif not (mode.breaks or mode.recompiles or mode.limits or far):
         was = f", {before.count} before" if before and not plain else ""
-        yield f"one graph for all sizes; {_many(mode.count, 'kernel')} a call{was}"
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+        yield f"one graph for all sizes; {counted(mode.count, 'kernel')} a call{was}"

@@ -7,13 +7,13 @@ import fcntl
 import os
 import platform
 import re
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 
+from fuselab.output.plain import say
 from fuselab.processes import caches
 
 # Where the locks lie, if not in the lab's cache folder; it must exist.
@@ -54,10 +54,10 @@ def _acquire(file: int, device: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        _say(f"waiting for {device}: {_holder(file)}")
+        say(f"waiting for {device}: {_holder(file)}")
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as error:  # a file system without locks
-        _say(f"{device} is not locked: {error}; nothing keeps another measurement away")
+        say(f"{device} is not locked: {error}; nothing keeps another measurement away")
     now = datetime.now().isoformat(" ", "seconds")
     os.ftruncate(file, 0)
     os.pwrite(file, f"process {os.getpid()} measures on it, since {now}".encode(), 0)
@@ -93,7 +93,3 @@ def _uuid(index: int) -> str:
     except (OSError, AttributeError):  # no driver, or one of before 2021
         return ""
     return "" if error else f"GPU-{uuid.UUID(bytes=bytes(found))}"
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

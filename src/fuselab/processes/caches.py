@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
+from fuselab.output.plain import say
+
 FOLDERS = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 # Inductor keeps precompiled C++ headers in the temporary folder wherever its cache is.
 SUBFOLDERS = FOLDERS | {"TMPDIR": "tmp"}
+
+_say_once = cache(say)
 
 
 class CacheError(OSError):
@@ -46,11 +49,6 @@ def root() -> Path:
     other = Path(tempfile.gettempdir()) / f"fuselab-{os.geteuid()}"
     _say_once(f"{why}; using {other}")
     return _private(other, "cache folder")
-
-
-@cache
-def _say_once(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def variables() -> dict[str, str]:

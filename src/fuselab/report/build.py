@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fuselab.model import Measurement, Status
+from fuselab.output.plain import counted
 from fuselab.planning.plan import CEILING
 from fuselab.records import columns, metrics
 from fuselab.records.metrics import Record
@@ -102,7 +103,7 @@ def _facts(
     span: tuple[str, str] | None,
 ) -> tuple[tuple[str, str], ...]:
     ran = [
-        tables.counted(len({row[key] for row in rows}), name)
+        counted(len({row[key] for row in rows}), name)
         for key, name in (("op", "operator"), ("case", "case"), ("dtype", "dtype"))
     ]
     impls = tables.implementations(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -15,6 +14,7 @@ from fuselab.counters.instructions import Instructions
 from fuselab.counters.ncu import NAMES, NCU
 from fuselab.counters.traffic import Traffic
 from fuselab.model import Cell, Count, Group, Measurement
+from fuselab.output.plain import say
 from fuselab.planning.plan import CEILING, PlanError
 from fuselab.records import columns
 from fuselab.runner import COMPILE_FACTOR
@@ -54,7 +54,7 @@ def run(
         for obstacle in [counter.obstacle()]
         for batch in _batches(counter, obstacle, found.values())
     ]
-    _say(f"{len({cell for *_, batch in work for cell in batch})} cells to count")
+    say(f"{len({cell for *_, batch in work for cell in batch})} cells to count")
     with Steps(len(work)) as steps:
         for counter, obstacle, batch in work:
             tasks = [Task(wanted[cell], cell.impl) for cell in batch]
@@ -114,7 +114,3 @@ def _outcome(batch: Sequence[Cell], counts: Sequence[Counts]) -> str:
         f" of {len(new)}"
         for cell, new in zip(batch, counts, strict=True)
     )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

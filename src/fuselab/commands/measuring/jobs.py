@@ -10,6 +10,7 @@ from typing import Any
 
 from fuselab.commands import exits
 from fuselab.commands.stored import merge
+from fuselab.output.plain import say
 from fuselab.planning.plan import PlanError
 
 # Of a job that sets none; submitit's own would end a run after five minutes.
@@ -33,7 +34,7 @@ def run(words: Sequence[str], out: str, count: int, options: Sequence[str]) -> i
             for i, part in enumerate(parts, 1)
         ]
     for job, part in zip(jobs, parts, strict=True):
-        _say(f"{part}: job {job.job_id}, {job.paths.stderr}")
+        say(f"{part}: job {job.job_id}, {job.paths.stderr}")
     try:
         codes = [_code(job, part) for job, part in zip(jobs, parts, strict=True)]
     except BaseException:
@@ -82,9 +83,5 @@ def _code(job: Any, part: str) -> int:
     try:
         return int(job.result())
     except (FailedJobError, UncompletedJobError) as error:
-        _say(f"{part}: {str(error).splitlines()[0]}")
+        say(f"{part}: {str(error).splitlines()[0]}")
         return exits.FAILED
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -19,6 +18,7 @@ from fuselab import environment, rivals, runner
 from fuselab.commands.measuring import gpus
 from fuselab.commands.progress import Steps
 from fuselab.model import Group
+from fuselab.output.plain import say
 from fuselab.processes import caches
 from fuselab.runner import Worker, WorkerError
 from fuselab.worker.implementations.baselines import COMPILE
@@ -50,7 +50,7 @@ def run(
     if count < 2 or len(tasks) < FEWEST_GROUPS or _choices_are_stored():
         return
     total, compiled = sum(len(task.impls) for task in tasks), 0
-    _say(f"compiling {total} implementations in parallel, {count} processes")
+    say(f"compiling {total} implementations in parallel, {count} processes")
     begin = monotonic()
     with (
         closing(_spread(tasks, count, device, timeout, log, names)) as found,
@@ -62,7 +62,7 @@ def run(
             steps.step(group.key, f"ready: {', '.join(ran) or 'none'}")
             if monotonic() > until:
                 break
-    _say(f"compiled {compiled} of {total} in {monotonic() - begin:.0f} s")
+    say(f"compiled {compiled} of {total} in {monotonic() - begin:.0f} s")
 
 
 def cores() -> int:
@@ -119,7 +119,3 @@ def _spread(
             pass  # a worker that cannot start is an error once it shall measure
 
     return runner.spread(gpus.workers(count, device, timeout, log, names), serve)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from fuselab.commands.measuring.run import LOG, exit_code, measure
 from fuselab.machine import roofs
 from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Measurement
-from fuselab.output.plain import plain
+from fuselab.output.plain import plain, say
 from fuselab.planning.plan import CEILING, Filters, PlanError
 from fuselab.report import profile
 from fuselab.report.pictures import roofline
@@ -85,7 +84,7 @@ def _of_default_dtype(groups: Sequence[Group], device: str) -> tuple[Group, ...]
         have = [group.dtype for group in groups if group.op == op]
         usual = [dtype for dtype in DTYPES[device.split(":")[0]] if dtype in have]
         chosen[op] = (usual or have)[0]
-        _say(f"{op}: dtype {chosen[op]}; --dtype names another")
+        say(f"{op}: dtype {chosen[op]}; --dtype names another")
     return tuple(group for group in groups if group.dtype == chosen[group.op])
 
 
@@ -104,7 +103,3 @@ def _print(profiles: Sequence[Profile], out: str, picture: Path | None) -> None:
     for line in counters.not_measured([found.record for found in profiles]):
         print(plain(f"{counters.NOT_MEASURED}: {line}"))
     print(f"stored in {out}" + (f", picture {picture}" if picture else ""))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
@@ -18,6 +17,7 @@ from fuselab.commands.measuring import count, gpus, prepare
 from fuselab.commands.progress import Steps
 from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Measurement, Status
+from fuselab.output.plain import say
 from fuselab.planning import shards
 from fuselab.planning.plan import Filters, PlanError, ceiling_group
 from fuselab.precision import estimate_s
@@ -56,7 +56,7 @@ def run(
     wanted = tuple(filter(part.has, select.groups(found, replace(filters, device=chosen))))
     if not wanted:
         Store.open(out).close()
-        _say(f"shard {part} has none of these cells")
+        say(f"shard {part} has none of these cells")
         return exits.OK
     select.check_available(found, replace(filters, device=chosen))
     if not targets and filters == Filters(precision=filters.precision, timer=filters.timer):
@@ -95,11 +95,11 @@ def _announce(plan: Sequence[Group], todo: Sequence[Group], store: Store, out: s
     """Say what is stored, what is to be measured, and how long that may take."""
     total, missing = (sum(len(group.impls) for group in some) for some in (plan, todo))
     device = plan[0].device
-    _say(f"{total} cells on {device}; {total - missing} already in {out}, {missing} to measure")
-    _say(_estimate(missing, device, plan[0].precision))
+    say(f"{total} cells on {device}; {total - missing} already in {out}, {missing} to measure")
+    say(_estimate(missing, device, plan[0].precision))
     outdated = sum(store.outdated(group) for group in todo)
     if outdated:
-        _say(f"{outdated} of these are stored, but what they measured has changed since")
+        say(f"{outdated} of these are stored, but what they measured has changed since")
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def measure(
             store.write(step.group, step.measurements)
             steps.step(step.group.key, step.outcome)
     if todo:
-        _say(_where_it_went(monotonic() - begin, crew))
+        say(_where_it_went(monotonic() - begin, crew))
 
 
 def _where_it_went(seconds: float, crew: Sequence[Worker]) -> str:
@@ -178,7 +178,3 @@ def exit_code(own: Sequence[Measurement]) -> int:
     if any(m.status in FAILURES for m in own):
         return exits.FAILED
     return exits.OK if any(m.status.has_number for m in own) else exits.NO_DATA
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

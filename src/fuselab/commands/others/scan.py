@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from fuselab import environment
 from fuselab.commands import exits, paths, select
 from fuselab.machine import roofs
 from fuselab.machine.lock import device_lock
+from fuselab.output.plain import say
 from fuselab.planning.plan import PlanError
 from fuselab.runner import Worker
 from fuselab.scan import text
@@ -91,4 +91,4 @@ def _roofs(device: str) -> roofs.Roofs | None:
 
 
 def _say(what: str, said: str) -> None:
-    print(f"{what}: {said}", file=sys.stderr, flush=True)
+    say(f"{what}: {said}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fuselab.commands import exits, paths, select
 from fuselab.model import Measurement, Status
+from fuselab.output.plain import say
 from fuselab.planning.plan import PlanError, unknown
 from fuselab.statistics.comparison import Comparison, Verdict, compare, pair
 from fuselab.storage.store import Store
@@ -73,7 +73,7 @@ def run(
         raise PlanError("--out: got nothing, expected FILE: there is no home folder to write to")
     if learned.rules:
         rules.save(file, machine, (*learned.rules, *_known_bad(file, facts, selector)))
-    _say(learned, file, selector, as_json)
+    _show(learned, file, selector, as_json)
     return exits.OK if learned.classes else exits.NO_DATA
 
 
@@ -109,7 +109,7 @@ def _facts(selector: Selector, facts: Mapping[str, Fact], by: Sequence[str]) -> 
         if name not in facts:
             raise unknown("by", name, list(facts))
         if facts[name].promised:
-            _tell(f"--by {name}: a result of {selector.op} then depends on {name}, which it "
+            say(f"--by {name}: a result of {selector.op} then depends on {name}, which it "
                   "promises not to")  # fmt: skip
     names = by or [name for name, fact in facts.items() if not fact.promised]
     return {name: facts[name] for name in dict.fromkeys((DTYPE, *names))}
@@ -200,16 +200,12 @@ def _known_bad(file: Path, facts: Mapping[str, Fact], selector: Selector) -> Ite
     yield from (rule for rule in old if rule.bad)
 
 
-def _say(learned: Learned, file: Path, selector: Selector, as_json: bool) -> None:
+def _show(learned: Learned, file: Path, selector: Selector, as_json: bool) -> None:
     if as_json:
         told = [f"{rule.direction}: {rule}" for rule in learned.rules]
         print(json.dumps({"file": str(file), "classes": learned.classes, "rules": told}))
     for rule in learned.rules if not as_json else ():
         print(f"{selector.op} {rule.direction}: {rule}")
-    _tell(f"{learned.classes} classes have {CELLS} decided cells; {len(learned.rules)} rules")
+    say(f"{learned.classes} classes have {CELLS} decided cells; {len(learned.rules)} rules")
     if learned.rules:
-        _tell(f"rules in {file}")
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+        say(f"rules in {file}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
@@ -26,6 +25,7 @@ from fuselab.commands.tuning.tiles import Choice, Found, Slot, time_us
 from fuselab.landscape import write as drawn
 from fuselab.machine.lock import device_lock
 from fuselab.model import Group, Status
+from fuselab.output.plain import say
 from fuselab.planning.plan import Filters, PlanError, check_names
 from fuselab.processes import caches
 from fuselab.runner import Worker
@@ -80,7 +80,7 @@ def run(
             choices = list(_proven(_choices(slots, store), store, worker, end, timeout))
             lands = [landscapes.of(choice, store) for choice in choices] if landscape else []
     if not choices:
-        _say("no class is measured yet; the same command with a larger --budget goes on")
+        say("no class is measured yet; the same command with a larger --budget goes on")
         return exits.NO_DATA
     file = _file(out, spec.name, gpu)
     tuned.save(_table(present, gpu, tuning, choices), file)
@@ -91,11 +91,11 @@ def run(
             f"{spec.name} on {gpu}",
             Path(landscape),
         )
-        _say(f"landscape in {landscape}")
+        say(f"landscape in {landscape}")
     print(_as_json(file, choices) if as_json else _as_text(choices))
-    _say(f"{len(choices)} of {len(slots)} classes measured; table in {file}")
+    say(f"{len(choices)} of {len(slots)} classes measured; table in {file}")
     if len(choices) < len(slots):
-        _say("the same command goes on with the others")
+        say("the same command goes on with the others")
     return exits.OK
 
 
@@ -182,7 +182,7 @@ def _measure(
         if not todo or monotonic() >= deadline:
             continue
         tiles = sum(len(group.impls) for group in todo)
-        _say(f"{direction}, {size} bytes: {tiles} tiles to time in {len(todo)} problems")
+        say(f"{direction}, {size} bytes: {tiles} tiles to time in {len(todo)} problems")
         until = monotonic() + COMPILING * (deadline - monotonic())
         prepare.run(todo, todo[0].device, timeout, "", until)
         with Steps(len(todo)) as steps:
@@ -347,7 +347,3 @@ def _as_json(file: Path, choices: Sequence[Choice]) -> str:
         for choice in choices
     ]
     return json.dumps({"table": str(file), "classes": classes})
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

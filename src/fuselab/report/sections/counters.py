@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuselab.metric import Metric
+from fuselab.output.plain import counted
 from fuselab.records.metrics import Record
-from fuselab.report.sections import tables
 from fuselab.report.sections.tables import DIRECTIONS, column, titled, written
 from fuselab.report.view import Column, Table, Value
 
@@ -43,7 +43,7 @@ def not_measured(rows: Sequence[Record]) -> list[str]:
             cells[reason] = cells.get(reason, 0) + 1
             names.setdefault(reason, {}).update(dict.fromkeys(known.split(", ")))
     return [
-        f"{', '.join(names[reason])} ({reason}), {tables.counted(cells[reason], 'cell')}"
+        f"{', '.join(names[reason])} ({reason}), {counted(cells[reason], 'cell')}"
         for reason in sorted(cells, key=lambda reason: -cells[reason])
     ]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from fuselab.output.plain import counted
 from fuselab.records.metrics import Record
 from fuselab.report.sections import tables
 from fuselab.report.sections.standing import (
@@ -18,7 +19,7 @@ from fuselab.report.sections.standing import (
     Standings,
     problem,
 )
-from fuselab.report.sections.tables import counted, geometric_mean, label, percent
+from fuselab.report.sections.tables import geometric_mean, label, percent
 from fuselab.report.view import Tile
 from fuselab.statistics.comparison import Verdict
 

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any
 
 from fuselab.metric import Metric
+from fuselab.output.plain import counted
 from fuselab.records import metrics
 from fuselab.records.metrics import Record
 from fuselab.report.sections.standing import NOISY, UNDECIDED, Standing, Standings, problem
@@ -170,10 +171,6 @@ def si(value: float, unit: str = "") -> str:
     """Return a number to four figures, with the letter of its power of ten and the unit."""
     power, letter = next((p for p in _POWERS if value >= p[0]), (1.0, ""))
     return f"{value / power:.4g} {letter}{unit}".rstrip()
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def number(value: float | None) -> str:
