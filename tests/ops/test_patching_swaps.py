@@ -250,7 +250,7 @@ def test_symbolic_trace_goes_into_other_modules() -> None:
 
 
 @each_norm
-def test_compiled(name: str) -> None:
+def test_compiled_calls_are_the_modules_own(name: str) -> None:
     own, patched, x = pair(name)
     torch._dynamo.reset()
     compiled = torch.compile(patched, fullgraph=True, backend="aot_eager")
@@ -260,13 +260,7 @@ def test_compiled(name: str) -> None:
                 y, wanted = compiled.to(dtype)(x.to(dtype)), own.to(dtype)(x.to(dtype))
             eps = torch.finfo(dtype).eps
             torch.testing.assert_close(y, wanted, rtol=4 * eps, atol=8 * eps)
-    (graph,) = torch._dynamo.explain(patched)(x.bfloat16()).graphs
-    assert "fuseline" in str([n.target for n in graph.graph.nodes])
-    patched.eps = 0.25
-    own.eps = 0.25
-    torch.testing.assert_close(compiled(x.bfloat16()), own(x.bfloat16()), rtol=0.02, atol=0.02)
-    assert served(patched) == 0, "compiled calls are not counted"
-    fuseline.unpatch(patched)
+    assert served(patched) == 0
     (graph,) = torch._dynamo.explain(patched)(x.bfloat16()).graphs
     assert "fuseline" not in str([n.target for n in graph.graph.nodes])
     torch._dynamo.reset()

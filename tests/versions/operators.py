@@ -123,6 +123,11 @@ def _hooks(top: Any) -> bool:
         return nothing is None and top(False) is not None
 
 
+def _real_tensors(unset: Any) -> bool:
+    with torch._subclasses.FakeTensorMode(), unset():
+        return type(torch.ones(2)) is Tensor
+
+
 def _hooks_enabled(enabled: Any) -> bool:
     before = enabled()
     with torch.autograd.graph.disable_saved_tensors_hooks("not now"):
@@ -401,6 +406,15 @@ USES = (
             "torch._inductor.decomposition.select_decomp_table": lambda f: len(f()) > 100,
             "torch._dispatch.python.enable_python_dispatcher": lambda f: f().__enter__,
             "torch._guards.detect_fake_mode": lambda f: f([torch.ones(2)]) is None,
+            "torch._subclasses.fake_tensor.unset_fake_temporarily": _real_tensors,
+            "torch.ops.aten._scaled_dot_product_efficient_attention": arguments(
+                *("query", "key", "value", "attn_bias", "compute_log_sumexp", "dropout_p"),
+                "is_causal",
+            ),
+            "torch.ops.aten._scaled_dot_product_efficient_attention_backward": arguments(
+                *("grad_out_", "query", "key", "value", "attn_bias", "out", "logsumexp"),
+                *("philox_seed", "philox_offset", "dropout_p", "grad_input_mask", "is_causal"),
+            ),
             "torch.ops.aten._unsafe_view": arguments("self", "size"),
             "torch.ops.aten._to_copy": arguments("self", "dtype", "layout", "device"),
         },

@@ -9,12 +9,13 @@ from torch.fx import Graph
 
 from fuseline.core.registration.fingerprint import fingerprint
 from fuseline.inlining import table
+from fuseline.inlining.causal import without_masks
 from fuseline.inlining.formula import inline
 from fuseline.inlining.groups import groups
 
 
 class Inlining(CustomGraphPass):
-    """Replace operators of ours by their formula where the tables say so.
+    """Replace operators of ours by their formula where the tables say so, and masks by is_causal.
 
     before  a pass of the user, several, or None; they run first
     """
@@ -29,6 +30,7 @@ class Inlining(CustomGraphPass):
             theirs(graph)
         for group in [group for group in groups(graph) if table.says(group)]:
             inline(group)
+        without_masks(graph)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.compiler import is_compiling
 from torch.nn import Module
 
 from fuseline.core.inputs.arguments import DTYPES
@@ -139,8 +138,6 @@ class GatedLayer(Watched):
         return [why for why in self.plans.values() if isinstance(why, str)]
 
     def run(self, module: Any, made: Any, x: Any) -> Any:
-        if is_compiling():
-            return "torch.compile makes kernels of its own"
         if type(x) not in PLAIN or x.is_nested:
             return f"x is a {type(x).__name__}"
         found = self.plans[module.training]

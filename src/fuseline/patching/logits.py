@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
 from torch.nn import Parameter
 from torch.utils._pytree import tree_map
 
@@ -173,8 +172,8 @@ class Head(Watched):
         return weight is self.own_parameters[0] and bias is self.own_parameters[1]
 
     def call(self, module: Any, made: Any, args: Any, kwargs: Any) -> Any:
-        # Without gradients little is kept, and a compiler makes kernels of its own: not counted.
-        if is_compiling() or not (torch.is_grad_enabled() and module.training):
+        # Without gradients little is kept: not counted.
+        if not (torch.is_grad_enabled() and module.training):
             return "not in training"
         return super().call(module, made, args, kwargs)
 

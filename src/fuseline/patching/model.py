@@ -65,12 +65,13 @@ def patch(model: Module, impl: str = "auto", keep_logits: bool = False) -> Repor
 
     Calls of a kind that was not shown to give the same, of a tensor subclass, of another dtype than
     the weight's, or after a change of an attribute or of the class go to the module's own forward,
-    as do those of a chain or a rotary embedding in compiled code, or of a chain while one of its
-    modules has a hook: fuseline.patch_status counts both. Globals that a forward reads are not
-    watched, and x must not be written to before backward, as with torch.nn.LayerNorm. A model that
-    moves to another kind of device is to be patched there. Parameters, buffers, hooks, names,
-    device and the state dict stay as they are, and a module is still an instance of its class;
-    calls in other threads stay right meanwhile. `unpatch` undoes it.
+    as do those of a chain while one of its modules has a hook: fuseline.patch_status counts both.
+    So do, uncounted, all calls in compiled code but of the loss: torch.compile makes kernels of its
+    own there, which fuse with what is beside them. Globals that a forward reads are not watched,
+    and x must not be written to before backward, as with torch.nn.LayerNorm. A model that moves to
+    another kind of device is to be patched there. Parameters, buffers, hooks, names, device and the
+    state dict stay as they are, and a module is still an instance of its class; calls in other
+    threads stay right meanwhile. `unpatch` undoes it.
     Raises TypeError (model) or ValueError (impl).
     """
     if not isinstance(model, Module):

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 from torch.nn import Module
 
 from fuseline.core.registration.operator import PLAIN
@@ -84,8 +83,6 @@ class Rotary(Watched):
         return type(other) is Rotary and self.__reduce__() == other.__reduce__()
 
     def call(self, module: Any, made: Any, args: Any, kwargs: Any) -> Any:
-        if is_compiling():
-            return "torch.compile makes kernels of its own"
         why = "torch.jit traces" if _tracing() is not None else self.changed(module, made)
         if self.own_forward.__globals__.get(FUNCTION) is not self.function:
             why = why or f"{FUNCTION} was replaced after patch"

@@ -53,15 +53,13 @@ class Watched:
 
         made: the class that the module had when it was called; another thread may end that.
         """
-        compiling = is_compiling()
         if len(args) != 1 or kwargs:
             y: Any = "called with more than one positional argument"
-        elif not compiling and _tracing() is not None:
+        elif _tracing() is not None:
             y = "torch.jit traces"
         else:
             y = self.run(module, made, args[0])
-        if not compiling:
-            self.count(y if isinstance(y, str) else None)
+        self.count(y if isinstance(y, str) else None)
         return y
 
     def run(self, module: Any, made: Any, x: Any) -> Any:
@@ -203,7 +201,8 @@ def patched_class(own: Any) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A method that was bound before unpatch comes here too, when the class is ours no longer.
         serving: Watched | None = getattr(self, "_fuseline", None)
-        if serving is not None:
+        # Compilers make kernels of their own, which fuse with what is beside them.
+        if serving is not None and not is_compiling():
             y = serving.call(self, made, args, kwargs)
             if not isinstance(y, str):
                 return y

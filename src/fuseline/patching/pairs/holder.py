@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.compiler import is_compiling
 from torch.nn import Module
 
 from fuseline.core.registration.operator import PLAIN
@@ -128,8 +127,6 @@ class Holder(Watched):
         return [(s.name, s.kind, why) for s in self.sites for why in (*s.proof.missing, *wired)]
 
     def run(self, module: Any, made: Any, x: Any) -> Any:
-        if is_compiling():
-            return "torch.compile makes kernels of its own"
         if type(x) not in PLAIN or x.is_nested:
             return f"x is a {type(x).__name__}"
         if self.least and x.is_cpu:
