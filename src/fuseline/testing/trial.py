@@ -82,7 +82,10 @@ class Trial:
         return {f"out{i}": y for i, y in enumerate(outputs)}
 
     def dys(self, inputs: Inputs, salt: str = "dys") -> tuple[Tensor, ...]:
-        outputs = tuple(self.call(inputs).values())
+        return self._draw_dys(inputs, self.call(inputs), salt)
+
+    def _draw_dys(self, inputs: Inputs, results: Results, salt: str) -> tuple[Tensor, ...]:
+        outputs = tuple(results.values())
         return accuracy.draw_dys(self.spec, inputs, outputs, self.generator(salt))
 
     def judge(
@@ -93,8 +96,7 @@ class Trial:
         dys: tuple[Tensor, ...] | None = None,
     ) -> dict[str, tuple[str | None, ErrorFigures]]:
         """Yield every expected result with why it is over budget (or None) and its error."""
-        budget = self.spec.budget.held_by(self.impl.role)
-        judge = Judge(self.spec, inputs, direction, dys, self.eager, budget)
+        judge = self._judge(inputs, direction, dys)
         mine, eager = judge.errors(results)
         verdicts = {}
         for name, reason in judge.reasons(results, mine, eager).items():
@@ -112,14 +114,28 @@ class Trial:
         self, inputs: Inputs, direction: Direction, dys: tuple[Tensor, ...] | None = None
     ) -> str | None:
         """Call, judge all results, and return the first reason."""
-        return first_reason(self.judge(self.call(inputs, direction, dys), inputs, direction, dys))
+        return self.why_wrong(self.call(inputs, direction, dys), inputs, direction, dys)
+
+    def why_wrong(
+        self,
+        results: Mapping[str, Tensor],
+        inputs: Inputs,
+        direction: Direction,
+        dys: tuple[Tensor, ...] | None = None,
+    ) -> str | None:
+        """Judge all results, and return the first reason, led by the name of the result."""
+        if self._judge(inputs, direction, dys).right_without_eager(results):
+            return None
+        verdicts = self.judge(results, inputs, direction, dys)
+        return next((f"{n}: {reason}" for n, (reason, _) in verdicts.items() if reason), None)
 
     def wrong_anywhere(self, inputs: Inputs, salt: str = "dys") -> str | None:
         """Return the first reason of the forward or, where there are gradients, the backward."""
-        reason = self.wrong(inputs, "fwd")
+        results = self.call(inputs)
+        reason = self.why_wrong(results, inputs, "fwd")
         if reason or not accuracy.gradient_names(self.spec, inputs):
             return reason
-        return self.wrong(inputs, "bwd", self.dys(inputs, salt))
+        return self.wrong(inputs, "bwd", self._draw_dys(inputs, results, salt))
 
     def is_defined(self, inputs: Inputs) -> bool:
         """Return whether it takes these inputs and gives finite numbers somewhere."""
@@ -143,6 +159,10 @@ class Trial:
             figures or {},
         )
 
+    def _judge(self, inputs: Inputs, direction: Direction, dys: tuple[Tensor, ...] | None) -> Judge:
+        budget = self.spec.budget.held_by(self.impl.role)
+        return Judge(self.spec, inputs, direction, dys, self.eager, budget)
+
     def _reference_in_fp32(self, **inputs: Any) -> tuple[Tensor, ...]:
         narrow = (torch.float16, torch.bfloat16)
         wide = {
@@ -151,11 +171,6 @@ class Trial:
         }
         outputs = accuracy.as_tuple(self.spec.reference(**wide))
         return tuple(y.to(self.dtype) if y.is_floating_point() else y for y in outputs)
-
-
-def first_reason(verdicts: Mapping[str, tuple[str | None, ErrorFigures]]) -> str | None:
-    """Return the first reason, led by the name of the result."""
-    return next((f"{n}: {reason}" for n, (reason, _) in verdicts.items() if reason), None)
 
 
 def is_defined(fn: Callable[..., Any], inputs: Inputs) -> bool:

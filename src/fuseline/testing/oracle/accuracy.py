@@ -260,9 +260,12 @@ class _Tally:
             return
         self._dtype = out.dtype
         wide = out.to(torch.float64)  # float8 can do little more than that
-        gap = wide - ref
-        if bool(gap.isfinite().all()):  # in most calls
-            gap = (gap if delta is None else delta).abs()
+        gap = (wide - ref).abs()
+        largest = gap.max().item()
+        if math.isfinite(largest):  # in most calls
+            if delta is not None:
+                gap = delta.abs()
+                largest = gap.max().item()
         else:
             rounded = ref.to(out.dtype).to(torch.float64)
             same = (wide == rounded) | (wide.isnan() & ref.isnan())
@@ -271,9 +274,10 @@ class _Tally:
                 self._wrong = True
                 return
             # What is not finite agrees by now; it must not turn the sums into NaN.
-            gap = (gap if delta is None else delta).abs().where(comparable, 0.0)
+            gap = (gap if delta is None else delta.abs()).where(comparable, 0.0)
+            largest = gap.max().item()
             ref = ref.where(ref.isfinite(), 0.0)
-        self._max_abs = max(self._max_abs, gap.max().item())
+        self._max_abs = max(self._max_abs, largest)
         size = ref if added is None else torch.fmax(ref.abs(), added.abs())  # NaN is no size
         self._max_ulp = max(self._max_ulp, (gap / ulp(size, self._dtype)).max().item())
         self._max_ref = max(self._max_ref, ref.abs().max().item())

@@ -62,6 +62,18 @@ class Judge:
         mine, eager = self.errors(results)
         return self.first_reason(results, mine, eager)
 
+    def right_without_eager(self, results: Mapping[str, Tensor]) -> bool:
+        """Return whether no result is over what the budget is where eager has no error.
+
+        False where that takes eager: its results of fp64 say where the reference has to be asked.
+        """
+        if any(t.dtype == torch.float64 for t in results.values()):
+            return False
+        (mine,) = accuracy.errors_of_each(
+            self.spec, self.inputs, self.direction, (results,), self.dys
+        )
+        return not self.first_reason(results, mine, None)
+
     def errors(self, results: Mapping[str, Tensor]) -> tuple[Figures, Figures | None]:
         """Return the errors of the results and of eager's in their dtypes; None: it cannot run."""
         yardstick = self._eagers(results)

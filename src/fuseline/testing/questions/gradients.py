@@ -16,7 +16,7 @@ from fuseline.testing.oracle.accuracy import as_tuple, gradient_names, make_dys
 from fuseline.testing.oracle.conditioning import nearby
 from fuseline.testing.questions import rows
 from fuseline.testing.report import Finding
-from fuseline.testing.trial import Results, Trial, first_reason, floating
+from fuseline.testing.trial import Results, Trial, floating
 
 FULL_JACOBIAN = 256
 FAST_JACOBIAN = 1 << 16
@@ -52,7 +52,7 @@ def second_order(trial: Trial) -> Iterator[Finding]:
         return
     dys = trial.dys(inputs)
     found, second = _twice(trial.impl.fn, inputs, names, dys)
-    reason = first_reason(trial.judge(found, inputs, "bwd", dys))
+    reason = trial.why_wrong(found, inputs, "bwd", dys)
     yield trial.finding("second-order", reason, "first gradient, create_graph=True")
     wanted = _exactly_twice(trial, inputs, names, dys)
     eagers = _eagers_error(trial, inputs, dys, wanted)
@@ -111,7 +111,7 @@ def _twice(
 
 def _absent_or_wrong(trial: Trial, inputs: Inputs, wanted: tuple[str, ...]) -> str | None:
     results, leaves = trial.call_with_grad(inputs, wanted)
-    reason = first_reason(trial.judge(results, inputs, "fwd"))
+    reason = trial.why_wrong(results, inputs, "fwd")
     if reason:
         return reason
     expected, _ = replace(trial, impl=Implementation("", trial.spec.reference)).call_with_grad(

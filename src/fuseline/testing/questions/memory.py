@@ -17,7 +17,6 @@ from fuseline.testing.trial import (
     CONTIGUOUS,
     Results,
     Trial,
-    first_reason,
     floating,
     same_bits,
     storage_bytes,
@@ -54,7 +53,7 @@ def stale(trial: Trial) -> Iterator[Finding]:
     for direction, dys in _directions(trial, inputs):
         with filled_memory():
             results = trial.call(inputs, direction, dys)
-        reason = first_reason(trial.judge(results, inputs, direction, dys))
+        reason = trial.why_wrong(results, inputs, direction, dys)
         yield trial.finding("stale", reason, f"{CONTIGUOUS}, {direction}")
 
 
@@ -125,7 +124,7 @@ def stream(trial: Trial) -> Iterator[Finding]:
                 late[name].copy_(tensor)
             results = trial.call(late, direction, dys)
         side.synchronize()
-        reason = first_reason(trial.judge(results, inputs, direction, dys))
+        reason = trial.why_wrong(results, inputs, direction, dys)
         yield trial.finding("stream", reason, f"side stream, {direction}")
 
 
@@ -194,4 +193,4 @@ def _refused_or_right(
         return None if "modified" in str(error) else f"raised {error}"
     named = zip(gradient_names(trial.spec, inputs), found, strict=True)
     results = {n: g for n, g in named if g is not None}
-    return first_reason(trial.judge(results, inputs, "bwd", dys))
+    return trial.why_wrong(results, inputs, "bwd", dys)

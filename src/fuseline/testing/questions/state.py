@@ -10,7 +10,7 @@ import torch
 from fuseline.testing import settings
 from fuseline.testing.oracle.accuracy import gradient_names, make_dys
 from fuseline.testing.report import Finding
-from fuseline.testing.trial import Results, Trial, first_reason, same_bits
+from fuseline.testing.trial import Results, Trial, same_bits
 
 THREADS = 4
 UNLIKELY_SEED = 20_261_121
@@ -72,7 +72,7 @@ def graphs(trial: Trial) -> Iterator[Finding]:
         pairs = zip(names, grads, strict=True)
         found.append({n: g.clone() for n, g in pairs if g is not None})
     del kept
-    reason = first_reason(trial.judge(found[0], first, "bwd", dys))
+    reason = trial.why_wrong(found[0], first, "bwd", dys)
     yield trial.finding("graphs", reason, "backward after another forward")
     differing = [n for n in found[0] if not same_bits(found[0][n], found[1][n])]
     reason = f"{differing[0]}: the second backward gave other bits" if differing else None
