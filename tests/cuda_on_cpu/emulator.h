@@ -9,7 +9,6 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
-#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -64,13 +63,15 @@ struct Meeting {
   }
 };
 
+using Place = void* [5];  // of a builtin's jump
+
 struct Fiber {
   struct Copy {
     void* to;
     const void* from;
   };
   ucontext_t start;
-  jmp_buf place;  // where it waits, once it has begun
+  Place place;  // where it waits, once it has begun
   bool begun = false;
   std::unique_ptr<char[]> stack;
   const Meeting* waits_for = nullptr;
@@ -89,17 +90,18 @@ struct Warp {
 inline OF_BLOCK Fiber fibers[kMostThreads];
 inline OF_BLOCK Warp warps[kMostThreads / kWarp];
 inline OF_BLOCK Meeting block, pass;  // pass: the next time that all warps have their turn
-inline OF_BLOCK jmp_buf scheduler;
+inline OF_BLOCK Place scheduler;
 inline OF_BLOCK int current;
 inline OF_BLOCK const std::function<void()>* body;
 
 // Unlike swapcontext, these ask the system for nothing. Nor does a fiber that serves all blocks.
-inline void leave(Fiber& fiber) {
-  if (!_setjmp(fiber.place)) _longjmp(scheduler, 1);
+[[noreturn, gnu::noinline]] inline void jump(Place& place) { __builtin_longjmp(place, 1); }
+[[gnu::noinline]] inline void leave(Fiber& fiber) {
+  if (!__builtin_setjmp(fiber.place)) jump(scheduler);
 }
-inline void enter(Fiber& fiber) {
-  if (_setjmp(scheduler)) return;
-  if (fiber.begun) _longjmp(fiber.place, 1);
+[[gnu::noinline]] inline void enter(Fiber& fiber) {
+  if (__builtin_setjmp(scheduler)) return;
+  if (fiber.begun) jump(fiber.place);
   fiber.begun = true;
   setcontext(&fiber.start);
 }

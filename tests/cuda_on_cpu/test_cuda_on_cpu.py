@@ -35,12 +35,8 @@ def seed():
     torch.manual_seed(0)
 
 
-NAMES_OF_LIBRARIES = (
-    "anywhere", "backward", "columns", "forward", "grid", "norms", "reductions", "rms",
-)  # fmt: skip
-anywhere, backward, columns, forward, grid, norms, reductions, rms = map(
-    library_fixture, NAMES_OF_LIBRARIES
-)
+NAMES_OF_LIBRARIES = ("anywhere", "backward", "columns", "grid", "reductions")
+anywhere, backward, columns, grid, reductions = map(library_fixture, NAMES_OF_LIBRARIES)
 
 
 def narrow(a: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -192,7 +188,7 @@ def run_forward(library, x: Tensor, weight: Tensor | None, bias: Tensor | None) 
     found = []
     for backwards in (0, 1):
         y = torch.full(x.shape, float("nan"), dtype=x.dtype)
-        name = f"forward_{NAMES[x.dtype]}"
+        name = f"layer_norm_fwd_{NAMES[x.dtype]}"
         call(library, name, [x, weight, bias, y, None, None], [*x.shape, 0.0, backwards])
         found.append(y)
     assert torch.equal(*found)
@@ -208,33 +204,33 @@ def assert_norm(y: Tensor, x: Tensor, weight: Tensor, bias: Tensor, limit: float
 
 
 @pytest.mark.parametrize(("dtype", "n"), LENGTHS + ODD[1:], ids=str)
-def test_layer_norms_forward(forward, dtype, n) -> None:
+def test_layer_norms_forward(anywhere, dtype, n) -> None:
     x, weight, bias = (rows(s, dtype)[0] if s[0] == 1 else rows(s, dtype)
                        for s in ((2, n), (1, n), (1, n)))  # fmt: skip
-    assert_norm(run_forward(forward, x, weight, bias), x, weight, bias, 6)
+    assert_norm(run_forward(anywhere, x, weight, bias), x, weight, bias, 6)
 
 
 @pytest.mark.parametrize(("dtype", "scale"), [(F32, 1e8), (F64, 1e12)])
 @pytest.mark.parametrize("n", [61, 1024, 4000, 20000, 20001])
-def test_an_outliers_square_hides_no_other(forward, n, dtype, scale) -> None:
+def test_an_outliers_square_hides_no_other(anywhere, n, dtype, scale) -> None:
     x = rows((1, n), dtype)
     x[:, 0] = scale
     one, zero = torch.ones(n, dtype=dtype), torch.zeros(n, dtype=dtype)
-    assert_norm(run_forward(forward, x, one, zero), x, one, zero, 5)
+    assert_norm(run_forward(anywhere, x, one, zero), x, one, zero, 5)
 
 
-def test_squares_that_are_alike(forward) -> None:
+def test_squares_that_are_alike(anywhere) -> None:
     n = 1 << 20
     x = torch.full((1, n), 0.694)  # four squares, 512 times one by one, are off by 64 eps
     x[:, ::2] *= -1
     one, zero = torch.ones(n), torch.zeros(n)
-    assert_norm(run_forward(forward, x, one, zero), x, one, zero, 3)
+    assert_norm(run_forward(anywhere, x, one, zero), x, one, zero, 3)
 
 
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 1e30, 1e300])
 @pytest.mark.parametrize("n", [61, 5000])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_layer_norm_at_both_ends_of_the_range(forward, dtype, n, eps) -> None:
+def test_layer_norm_at_both_ends_of_the_range(anywhere, dtype, n, eps) -> None:
     """Also mean and rstd, from which the backward goes on."""
     info = torch.finfo(dtype)
     computed = torch.finfo(torch.promote_types(dtype, F32))
@@ -247,7 +243,7 @@ def test_layer_norm_at_both_ends_of_the_range(forward, dtype, n, eps) -> None:
             *(torch.empty(2, dtype=torch.promote_types(dtype, F32)) for _ in "mr"),
         )
         tensors = [x, torch.ones(n, dtype=dtype), torch.zeros(n, dtype=dtype), y, mean, rstd]
-        call(forward, f"forward_{NAMES[dtype]}", tensors, [2, n, eps, 0])
+        call(anywhere, f"layer_norm_fwd_{NAMES[dtype]}", tensors, [2, n, eps, 0])
         centre = wide(x).mean(1)
         centred = wide(x) - centre[:, None]
         inverse = 1 / np.sqrt((centred * centred).mean(1) + eps)
@@ -305,7 +301,7 @@ def alike(got: Tensor, right: Tensor) -> bool:
 
 @pytest.mark.parametrize("n", [1, 2, 61, 64, 1024, 20001])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_norm_chain_of_rows_with_an_infinity(norms, dtype, n) -> None:
+def test_norm_chain_of_rows_with_an_infinity(anywhere, dtype, n) -> None:
     """Inf and NaN where the chain, step by step in fp64, has them, gradients too."""
     for sign, one_sign, dy_one_sign in product((1, -1), (True, False), (True, False)):
         x, dy = rows((ROWS, n), dtype, spread=1 / n), rows((ROWS, n), dtype)
@@ -318,8 +314,10 @@ def test_norm_chain_of_rows_with_an_infinity(norms, dtype, n) -> None:
         for backwards in (0, 1):
             y, dx = (torch.full(x.shape, 3.0, dtype=dtype) for _ in range(2))
             sums = torch.zeros(ROWS, dtype=F64)
-            call(norms, f"forward_{NAMES[dtype]}", [x, y, sums], [*x.shape, backwards])
-            call(norms, f"backward_{NAMES[dtype]}", [dy, x, sums, dx], [*x.shape, backwards])
+            call(anywhere, f"norm_chain_fwd_{NAMES[dtype]}", [x, y, sums], [*x.shape, backwards])
+            call(
+                anywhere, f"norm_chain_bwd_{NAMES[dtype]}", [dy, x, sums, dx], [*x.shape, backwards]
+            )
             assert alike(y[::2], right.detach().to(dtype)[::2])
             assert alike(dx[::2], dright.to(dtype)[::2])
             size = dright[1::2].abs().amax() * torch.finfo(dtype).eps
@@ -327,11 +325,11 @@ def test_norm_chain_of_rows_with_an_infinity(norms, dtype, n) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "power"), [(F64, 150), (F64, 515), (F64, 1000), (F32, 120)])
-def test_norm_chain_of_rows_that_overflow(norms, dtype, power) -> None:
+def test_norm_chain_of_rows_that_overflow(anywhere, dtype, power) -> None:
     x, dy = rows((ROWS, 61), dtype, mean=1.0) * 2.0**power, rows((ROWS, 61), dtype)
     sums, y, dx = torch.empty(ROWS, dtype=F64), torch.empty_like(x), torch.empty_like(x)
-    call(norms, f"forward_{NAMES[dtype]}", [x, y, sums], [*x.shape, 0])
-    call(norms, f"backward_{NAMES[dtype]}", [dy, x, sums, dx], [*x.shape, 0])
+    call(anywhere, f"norm_chain_fwd_{NAMES[dtype]}", [x, y, sums], [*x.shape, 0])
+    call(anywhere, f"norm_chain_bwd_{NAMES[dtype]}", [dy, x, sums, dx], [*x.shape, 0])
     for got, (exact,) in (
         (y, chain_of_norms("fwd", None, wide(x))),
         (dx, chain_of_norms("bwd", wide(dy), wide(x))),
@@ -735,7 +733,7 @@ def root_mean_square(x: Tensor, weight: Tensor, dy: Tensor, eps: float):
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("n", [61, 1024, 1027, 4096, 20001])
 @pytest.mark.parametrize("dtype", NAMES, ids=str)
-def test_rms_norm_of_the_whole_range(rms, backward, dtype, n, adds) -> None:
+def test_rms_norm_of_the_whole_range(anywhere, backward, dtype, n, adds) -> None:
     """Every magnitude with each eps; rstd and the gradients where they are numbers of the type."""
     own = F64 if dtype == F64 else F32
     powers = magnitudes(dtype, few=n > 5000)
@@ -746,7 +744,7 @@ def test_rms_norm_of_the_whole_range(rms, backward, dtype, n, adds) -> None:
         right, rstd, *grads = root_mean_square(h, weight, dy, eps)
         y, made, got = torch.empty_like(x), torch.empty_like(x), torch.empty(3, dtype=own)
         given = [x, other if adds else None, weight, made, y, got]
-        call(rms, f"rms_{NAMES[dtype]}", given, [3, n, eps, 0])
+        call(anywhere, f"rms_{NAMES[dtype]}", given, [3, n, eps, 0])
         unit, least = torch.finfo(dtype).eps, torch.finfo(dtype).smallest_normal
         off = abs(wide(y) - right) / (abs(right) + least)
         assert off.max() <= (0.51 if dtype == BF16 else 4) * unit, (power, eps)
