@@ -28,22 +28,35 @@ import fuseline
 N = 16
 
 
+class Gated(Module):
+    """A feed-forward network with a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = (torch.nn.Linear(N, 2 * N) for _ in range(2))
+        self.down, self.act = torch.nn.Linear(2 * N, N), torch.nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.down(self.act(self.gate(x)) * self.up(x))
+        return y
+
+
 class Block(Module):
-    """Two norms and two linear layers."""
+    """Two norms and a gated layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.norm, self.last = torch.nn.RMSNorm(N), torch.nn.LayerNorm(N)
-        self.up, self.down = torch.nn.Linear(N, 2 * N), torch.nn.Linear(2 * N, N)
+        self.mlp = Gated()
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(x + self.down(self.up(self.norm(x)).relu()))
+        y: Tensor = self.last(x + self.mlp(self.norm(x)))
         return y
 
 
-def sharded(net: Module, **options: Any) -> Module:
-    for name in ("norm", "up"):
-        fully_shard(getattr(net, name), **options)
+def sharded(net: Any, **options: Any) -> Module:
+    for part in (net.norm, net.mlp):
+        fully_shard(part, **options)
     fully_shard(net, **options)
     return net
 
@@ -57,7 +70,8 @@ def tensor_parallel(net: Any) -> Module:
         input_fn=lambda _, args, mesh: DTensor.from_local(args[0], mesh, [Replicate()]),
         output_fn=lambda _, y, mesh: y.to_local(),
     )
-    plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    plan = {"mlp.gate": ColwiseParallel(), "mlp.up": ColwiseParallel()}
+    plan |= {"mlp.down": RowwiseParallel()}
     return parallelize_module(net, mesh, plan)
 
 
@@ -102,11 +116,11 @@ def run(how: str, first: str) -> None:
     mine = copy.deepcopy(own)
     wanted = losses(WRAPS[how](own))
     if first == "patch":
-        assert len(patch(mine).replaced) == 2
+        assert len(patch(mine).replaced) == 3
     mine = WRAPS[how](mine)
     if first == "wrap":
         report = patch(mine)
-        assert len(report.replaced) + len(report.kept) == 2, str(report)
+        assert len(report.replaced) + len(report.kept) == 3, str(report)
         if how == "tp":
             assert [k[:1] for k in report.kept] == [("norm",)], str(report)
         else:
@@ -115,9 +129,9 @@ def run(how: str, first: str) -> None:
     tolerance = 5e-3 if how == "fsdp_bf16" else 1e-5
     torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
     # Of tensor parallelism the norm whose weight is a DTensor serves nothing.
-    assert served(mine) == (3 if how == "tp" else 6), str(fuseline.patch_status(mine))
+    assert served(mine) == (6 if how == "tp" else 9), str(fuseline.patch_status(mine))
     kinds = [type(m) for m in mine.modules()]
-    assert fuseline.unpatch(mine) == (1 if (how, first) == ("tp", "wrap") else 2)
+    assert fuseline.unpatch(mine) == (2 if (how, first) == ("tp", "wrap") else 3)
     if how.startswith("fsdp") and first == "patch":
         assert [type(m) for m in mine.modules()][:2] == kinds[:2], "FSDP's classes stay"
     losses(mine)

@@ -22,7 +22,13 @@ from fuseline.patching.pairs.holder import children
 from fuseline.patching.pairs.plan import Plan, Ref, Span, Step, renumbered
 from fuseline.patching.probe import INTERNALS, Differs, Unlike, neutral, same
 from fuseline.patching.recompute import recomputed
-from fuseline.patching.serving import Watched, fixed_attributes, own_class, replaced_forward
+from fuseline.patching.serving import (
+    NOTES,
+    Watched,
+    fixed_attributes,
+    own_class,
+    replaced_forward,
+)
 
 # What an activation may be -> the operator's name for it; None: swiglu.
 SPELLINGS: tuple[str | None, ...] = (None, "tanh", "none")
@@ -103,7 +109,7 @@ def is_activation(child: Any) -> bool:
 
 
 def _attributes(child: Any) -> dict[str, Any]:
-    return {n: v for n, v in vars(child).items() if n not in INTERNALS}
+    return {n: v for n, v in vars(child).items() if n not in INTERNALS | NOTES}
 
 
 class GatedLayer(Watched):

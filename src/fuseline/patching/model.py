@@ -131,8 +131,7 @@ class _Patch:
                 install(module, holder)
                 replaced += [(site.name, site.kind) for site in holder.sites]
                 partly += holder.missing
-        if not self.sharded:
-            self._gates(replaced, kept, partly)
+        self._gates(replaced, kept, partly)
         for name, module in list(self.model.named_modules()):
             if id(module) in pairs.known or not structure.looks_like_a_norm(module):
                 continue

@@ -21,7 +21,9 @@ from fuseline.patching.probe import INTERNALS, is_plain, same
 from fuseline.patching.proof import Proof
 
 # Attributes that others keep on a module and that no forward reads.
-BOOKKEEPING = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", "forward"))
+_FSDPS = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
+NOTES = frozenset(("_fuseline", "_hf_hook", "_is_hf_initialized", "_old_forward", *_FSDPS))
+BOOKKEEPING = NOTES | {"forward"}
 
 # Methods that no forward calls.
 UNCALLED = frozenset(("extra_repr", "reset_parameters"))

@@ -18,7 +18,8 @@ from fuseline.core.selection.select import Selector
 from fuseline.ops import conv_bn, matmul_add_gelu
 from fuseline.ops.conv_bn.op import SELECTOR as CONV_BN
 from fuseline.ops.matmul_add_gelu.op import SELECTOR as GELU
-from fuseline.patching.probe import is_plain
+from fuseline.patching.probe import INTERNALS, is_plain
+from fuseline.patching.serving import BOOKKEEPING
 
 # Multiplications from which a product on a CPU gains more by its epilogue than a call costs.
 LARGE_ON_A_CPU = 2**26
@@ -253,7 +254,7 @@ class LinearGelu(Chain):
         return (7, k), (2, 5, k), (1, 2, 3, k)
 
 
-_INTERNALS = frozenset(vars(Module())) | {"forward"}
+_INTERNALS = INTERNALS | BOOKKEEPING
 
 
 def _tensor(module: Any, own: Any, name: str) -> Any:

@@ -170,7 +170,8 @@ def _same(
     plan: Plan, module: Any, own: type[Module], training: bool, shape: Any, first: Any
 ) -> None:
     device = first.weight.device
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(first.weight)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    x = x.to(device, first.weight.dtype)
     shapes = _shapes(twin(module, own, training), own, x)
     for graph, to in product((False, True), (None, torch.bfloat16)):
 
@@ -260,7 +261,8 @@ def _on_meta(child: Module) -> Module:
 
 
 def _meta(t: Tensor) -> Tensor:
-    empty = torch.empty_like(t, device="meta", requires_grad=False)
+    """Return a plain tensor without data, of a DTensor the whole."""
+    empty = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta")
     return Parameter(empty, requires_grad=False) if isinstance(t, Parameter) else empty
 
 
