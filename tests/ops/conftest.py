@@ -48,6 +48,24 @@ def _fma(x, y, z):
     return np.where(np.isfinite(exact), exact, total)
 
 
+def _brought_together(semantic):
+    """How operands get one shape, and one type: two that have it are what they become."""
+    broadcast, check = semantic.broadcast_impl_value, semantic.binary_op_type_checking_impl
+    stay = {"int32", "int64", "fp32", "fp64"}  # narrower ones are widened for a division
+
+    def compatible(self, lhs, rhs):
+        return (lhs, rhs) if lhs.shape is rhs.shape else broadcast(self, lhs, rhs)
+
+    def checked(self, lhs, rhs, *how, **named):
+        if isinstance(lhs, self.tensor) and isinstance(rhs, self.tensor):
+            name = lhs.dtype.name
+            if name in stay and name == rhs.dtype.name and lhs.shape is rhs.shape:
+                return lhs, rhs
+        return check(self, lhs, rhs, *how, **named)
+
+    return compatible, checked
+
+
 @pytest.fixture
 def quick_interpreter(monkeypatch):
     """Spares Triton's interpreter half of its time: names and types that it makes again and again.
@@ -57,7 +75,7 @@ def quick_interpreter(monkeypatch):
     from triton.language import core, semantic
     from triton.runtime import interpreter
 
-    init_block, equal = core.block_type.__init__, core.tuple.__eq__
+    init_block, equal, same = core.block_type.__init__, core.tuple.__eq__, core.dtype.__eq__
     dtype_of = interpreter._get_np_dtype
     blocks, shapes, dtypes = {}, {}, {}
 
@@ -84,9 +102,13 @@ def quick_interpreter(monkeypatch):
             dtypes[type.name] = dtype_of(type)
         return dtypes[type.name]
 
+    compatible, checked = _brought_together(semantic.TritonSemantic)
+    monkeypatch.setattr(semantic.TritonSemantic, "broadcast_impl_value", compatible)
+    monkeypatch.setattr(semantic.TritonSemantic, "binary_op_type_checking_impl", checked)
     monkeypatch.setattr(core.block_type, "__init__", init_known_block)
     monkeypatch.setattr(core.tensor, "__init__", init_tensor)
     monkeypatch.setattr(core.tuple, "__eq__", lambda a, b: a is b or equal(a, b))
+    monkeypatch.setattr(core.dtype, "__eq__", lambda a, b: a is b or same(a, b))
     monkeypatch.setattr(interpreter, "_get_np_dtype", known_dtype)
     # It does each sum of integers again, in 64 bits, for an assertion of debug mode, which is off.
     assert not interpreter.InterpreterOptions().debug
