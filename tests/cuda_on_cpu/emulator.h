@@ -15,6 +15,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -208,22 +209,55 @@ struct Exchange {
 inline std::map<std::pair<unsigned, unsigned>, Exchange> exchanged;
 inline std::mutex lock;
 
+// A thread that runs a block of each launch: its memory and fibers are made once. Never ends.
+class Processor {
+ public:
+  Processor() {
+    std::thread([this] {
+      for (;;) {
+        std::unique_lock<std::mutex> guard(mutex_);
+        changed_.wait(guard, [this] { return static_cast<bool>(work_); });
+        work_();
+        work_ = nullptr;
+        changed_.notify_all();
+      }
+    }).detach();
+  }
+  void begin(std::function<void()> work) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    work_ = std::move(work);
+    changed_.notify_all();
+  }
+  void end() {
+    std::unique_lock<std::mutex> guard(mutex_);
+    changed_.wait(guard, [this] { return !work_; });
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void()> work_;
+};
+
+// Left behind: they may not end before those who use them.
+inline auto& processors = *new std::vector<std::unique_ptr<Processor>>;
+
 // Runs all blocks at once.
 template <typename... Parameters, typename... Arguments>
 void together(void (*kernel)(Parameters...), int blocks, int cluster, int threads,
               const Arguments&... arguments) {
   arrived = 0, exchanged.clear();
   const std::function<void()> call = [&] { kernel(arguments...); };
-  std::vector<std::thread> running;
+  while (static_cast<int>(processors.size()) < blocks) processors.emplace_back(new Processor);
   for (int i = 0; i < blocks; ++i) {
-    running.emplace_back([&, i] {
+    processors[i]->begin([&, i] {
       body = &call, gridDim = dim3(blocks), blockDim = dim3(threads), cluster_size = cluster;
-      blockIdx = {static_cast<unsigned>(i), 0, 0};
+      blockIdx = {static_cast<unsigned>(i), 0, 0}, exchanges = 0;
       std::memset(shared, 0xff, sizeof(shared));
       run_block(threads);
     });
   }
-  for (auto& block : running) block.join();
+  for (int i = 0; i < blocks; ++i) processors[i]->end();
 }
 #endif
 
