@@ -1,4 +1,4 @@
-"""The elementary functions of vector_math.h, built alone for each instruction set."""
+"""The elementary functions of vector_math.h and tiles of rows, for each instruction set."""
 
 from __future__ import annotations
 
@@ -106,3 +106,16 @@ def test_sin_and_cos(library, name):
     assert worst(call(library, name, x), wide(want)) <= 1.5
     x = np.array([np.inf, -np.inf, np.nan], np.float32)
     assert np.isnan(call(library, name, x)).all()
+
+
+@pytest.mark.parametrize("count", [1, 15, 17, 32, 63, 64])
+@pytest.mark.parametrize("n", [1, 7, 16])
+def test_lanes_without_a_row_hold_zeros(library, count, n):
+    rows = np.random.default_rng().standard_normal((count, n)).astype(np.float32)
+    tile = np.empty((16, 64), np.float32)
+    at = (ctypes.c_void_p(a.ctypes.data) for a in (rows, tile))
+    library.tile_of.restype = ctypes.c_int64
+    lanes = library.tile_of(next(at), ctypes.c_int64(count), ctypes.c_int64(n), next(at))
+    reached = -(-count // lanes) * lanes
+    np.testing.assert_array_equal(tile[:n, :count], rows.T)
+    assert not tile[:n, count:reached].any()

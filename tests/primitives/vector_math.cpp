@@ -1,7 +1,8 @@
-// The functions of vector_math.h over arrays, for test_vector_math.py.
+// The functions of vector_math.h over arrays, and a tile of row_tiles.h, for test_vector_math.py.
 #include "fuseline/cpu/vectors/vector_math.h"
 
 #include "fuseline/cpu/row_sums.h"
+#include "fuseline/cpu/row_tiles.h"
 
 namespace {
 
@@ -28,4 +29,12 @@ EXPORT(cos)
 
 extern "C" void log_double(const double* x, double* y, int64_t n) {
   each(x, y, n, [](const auto& v) { return fuseline::vlog(v); });
+}
+
+// A tile of rows of n elements in memory that held denormal numbers; returns the lanes of a vector.
+extern "C" int64_t tile_of(const float* rows, int64_t count, int64_t n, float* elements) {
+  auto* const tile = reinterpret_cast<fuseline::RowTile<float, 16>*>(elements);
+  for (float& element : tile->elements) element = 1e-40f;
+  tile->of(rows, 0, n, count, n);
+  return fuseline::kLanes<float>;
 }

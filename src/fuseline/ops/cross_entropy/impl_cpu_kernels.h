@@ -63,7 +63,7 @@ void forward_tiles(const ForwardArgs& a, int64_t first, int64_t last) {
   RowTile<X, softmax::kFew<C>> x;
   RowTile<C, softmax::kFew<C>> z;
   C largest[kTileRows];
-  double log[kTileRows], below[kTileRows];
+  double log[kTileRows] = {}, below[kTileRows];
   each_tile(first, last, [&](int64_t row, int64_t count) {
     x.of(p.logits, row, p.stride, count, p.n);
     for (int64_t r = 0; r < count; r += kLanes<C>) {
@@ -171,8 +171,8 @@ void gradient_tiles(const GradientArgs& a, int64_t first, int64_t last) {
   const C* const weight = static_cast<const C*>(p.weight);
   RowTile<X, softmax::kFew<C>> x, dx;
   // One of each of a row's slopes behind the other, as vectors read them.
-  C max[kTileRows], log[kTileRows], own[kTileRows], each[kTileRows], of_z[kTileRows];
-  C target[kTileRows];
+  C max[kTileRows] = {}, log[kTileRows] = {}, own[kTileRows] = {}, each[kTileRows] = {};
+  C of_z[kTileRows] = {}, target[kTileRows] = {};
   each_tile(first, last, [&](int64_t row, int64_t count) {
     x.of(p.logits, row, p.stride, count, p.n);
     for (int64_t r = 0; r < count; ++r) {

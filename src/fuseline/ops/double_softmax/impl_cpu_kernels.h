@@ -181,7 +181,8 @@ void columns_gradient(const softmax::GradientArgs& a, int64_t first, int64_t las
 
 constexpr int64_t kStats = 3;
 template <class X>
-constexpr auto kForward = softmax::forward_rows<X, forward<X>, columns<X>, kStats>;
+constexpr auto kForward =
+    softmax::forward_rows<X, forward<X>, columns<X>, kStats, 2 * softmax::kFew<Compute<X>>>;
 template <class X>
 constexpr auto kGradient = softmax::gradient_rows<X, gradient<X>, columns_gradient<X>, kStats>;
 

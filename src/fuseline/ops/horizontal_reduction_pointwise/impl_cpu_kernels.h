@@ -13,7 +13,7 @@ template <class X>
 void rows(const ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   // Cosines of short rows are taken of neighbours in memory, whatever their rows.
-  const bool flat = a.n < kLanes<C> && a.x_stride == a.n;
+  const bool flat = a.n <= kLanes<C> && a.x_stride == a.n;
   if (flat) {
     const X* const x = static_cast<const X*>(a.x) + first * a.n;
     X* const cos = static_cast<X*>(a.cos) + first * a.n;
@@ -39,10 +39,36 @@ void rows(const ForwardArgs& a, int64_t first, int64_t last) {
   }
 }
 
-// dx = dsum - dcos * sin(x).
+// dx = dsum - dcos * sin(x), of short rows one behind the other: sines of neighbours in memory,
+// whatever their rows, then row by row.
+template <class X>
+void flat_rows_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  constexpr int64_t kBlock = 512;
+  C slopes[kBlock];
+  const Short all{static_cast<int>(a.n)};
+  for (int64_t row = first; row < last; row += kBlock / a.n) {
+    const int64_t left = last - row, rows = left < kBlock / a.n ? left : kBlock / a.n;
+    const X* const x = static_cast<const X*>(a.x) + row * a.n;
+    each_vector<C>(rows * a.n, [&](int64_t i, auto part) {
+      store<C>(slopes + i, vsin<C>(load<C>(x + i, part)), part);
+    });
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = (row + r) * a.n;
+      const C dsum = load_scalar<C>(static_cast<const X*>(a.dsum) + row + r);
+      const Vector<C> slope = load<C>(slopes + r * a.n, all);
+      store<C>(static_cast<X*>(a.dx) + at,
+               dsum - load<C>(static_cast<const X*>(a.dcos) + at, all) * slope, all);
+    }
+  }
+}
+
 template <class X>
 void rows_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
+  if (a.n > 0 && a.n <= kLanes<C> && a.x_stride == a.n && a.dcos_stride == a.n) {
+    return flat_rows_gradient<X>(a, first, last);
+  }
   for (int64_t row = first; row < last; ++row) {
     const X* const dcos = static_cast<const X*>(a.dcos) + row * a.dcos_stride;
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;

@@ -75,7 +75,8 @@ struct BackwardTile {
   using C = Compute<X>;
   using V = Vector<C>;
   RowTile<X, kFewOfNorms> dy, x, dx;
-  C mean[kTileRows], rstd[kTileRows], shift[kTileRows], of_g[kTileRows], of_product[kTileRows];
+  C mean[kTileRows] = {}, rstd[kTileRows] = {}, shift[kTileRows];
+  C of_g[kTileRows] = {}, of_product[kTileRows] = {};
   const W* w;
   int64_t n, count;
 

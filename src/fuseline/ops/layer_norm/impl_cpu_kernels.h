@@ -162,7 +162,8 @@ inline bool is_ordinary(C rstd) {
 
 // Moments of the rows of a tile, as of a row alone.
 struct TileMoments {
-  float mean[kTileRows], rest_of_mean[kTileRows], rstd[kTileRows], rest_of_rstd[kTileRows];
+  float mean[kTileRows] = {}, rest_of_mean[kTileRows] = {};
+  float rstd[kTileRows] = {}, rest_of_rstd[kTileRows] = {};
 
   template <class X>
   void of(const RowTile<X, kFewOfNorms>& x, int64_t count, int64_t n, double eps) {

@@ -89,7 +89,7 @@ template <class X>
 void forward_tiles(const ForwardArgs& a, int64_t first, int64_t last) {
   RowTile<X, kFewOfNorms> x, y;
   double sums[kTileRows], powers[kTileRows];
-  float factors[kTileRows];
+  float factors[kTileRows] = {};
   each_tile(first, last, [&](int64_t row, int64_t count) {
     x.of(a.x, row, a.x_stride, count, a.n);
     sum_tile(count, a.n, sums,
@@ -179,7 +179,7 @@ template <class X>
 void backward_tiles(const BackwardArgs& a, int64_t first, int64_t last) {
   RowTile<X, kFewOfNorms> dy, x, dx;
   double dots[kTileRows], powers[kTileRows], shifts[kTileRows];
-  float factors[kTileRows], added[kTileRows];
+  float factors[kTileRows] = {}, added[kTileRows] = {};
   each_tile(first, last, [&](int64_t row, int64_t count) {
     dy.of(a.dy, row, a.dy_stride, count, a.n);
     x.of(a.x, row, a.x_stride, count, a.n);

@@ -51,7 +51,7 @@ void backward_tiles(const BackwardArgs& args, const Compute<X>* w, bool adds, in
   using V = Vector<C>;
   const int64_t n = args.n;
   RowTile<X, kFewOfNorms> dy, x, added, dx;
-  C rstd[kTileRows], mean[kTileRows];
+  C rstd[kTileRows] = {}, mean[kTileRows] = {};
   double sums[kTileRows];
   const auto of_y = [&](int64_t i, int64_t r) { return load<C>(dy.column(i) + r, Whole{}); };
   const auto xhat = [&](int64_t i, int64_t r) {

@@ -154,7 +154,7 @@ void forward_tiles(const ForwardArgs& args, int64_t first, int64_t last) {
   const double columns = static_cast<double>(n), eps = args.eps, size = __builtin_fabs(eps);
   RowTile<X, kFew> h, added, ys;
   double sums[kTileRows], largest[kTileRows];
-  C rstd[kTileRows];
+  C rstd[kTileRows] = {};
   each_tile(first, last, [&](int64_t row, int64_t count) {
     h.of(args.x, row, args.x_stride, count, n);
     if constexpr (kAdds) added.of(args.residual, row, args.residual_stride, count, n);

@@ -13,7 +13,8 @@ namespace {
 
 constexpr int64_t kTileRows = 64;
 
-// So many rows, of at most COLUMNS elements. What rows that are not there have is anything.
+// So many rows, of at most COLUMNS elements. Those that are not there have 0 where a vector reaches
+// them, else anything: of what lies in memory denormal numbers would take a vector long.
 template <class X, int64_t COLUMNS>
 struct RowTile {
   X elements[COLUMNS * kTileRows];
@@ -24,6 +25,9 @@ struct RowTile {
   // Those from `first` on, of n elements.
   const X* of(const void* rows, int64_t first, int64_t stride, int64_t count, int64_t n) {
     transpose(static_cast<const X*>(rows) + first * stride, stride, elements, kTileRows, count, n);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t r = count; r % kLanes<Compute<X>>; ++r) column(i)[r] = X{};
+    }
     return elements;
   }
   // `step`: from a column to the next.

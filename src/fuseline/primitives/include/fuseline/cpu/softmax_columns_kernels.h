@@ -294,11 +294,11 @@ template <class X>
 using Tile = RowTile<X, kFew<Compute<X>>>;
 
 // As `columns` does; `whole` takes longer rows. STATS: numbers a row that are saved beside x.
-template <class X, auto whole, auto columns, int64_t STATS = 0>
+template <class X, auto whole, auto columns, int64_t STATS = 0, int64_t FEW = kFew<Compute<X>>>
 void forward_rows(const ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
-  if (a.n > kFew<C>) return whole(a, first, last);
-  Tile<X> x, y;
+  if (a.n > FEW) return whole(a, first, last);
+  RowTile<X, FEW> x, y;
   each_tile(first, last, [&](int64_t row, int64_t count) {
     ForwardArgs tile = a;
     tile.x = x.of(a.x, row, a.x_stride, count, a.n);
@@ -314,7 +314,7 @@ template <class X, auto whole, auto columns, int64_t STATS = 0, int64_t FEW = kF
 void gradient_rows(const GradientArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
   if (a.n > FEW) return whole(a, first, last);
-  Tile<X> dy, saved, dx;
+  RowTile<X, FEW> dy, saved, dx;
   each_tile(first, last, [&](int64_t row, int64_t count) {
     GradientArgs tile = a;
     tile.dy = dy.of(a.dy, row, a.dy_stride, count, a.n);

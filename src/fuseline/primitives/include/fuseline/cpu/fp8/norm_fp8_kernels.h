@@ -156,15 +156,17 @@ void tiles(const Args& args, int64_t first, int64_t last) {
   RowTile<X, kFew> h, added;
   RowTile<float, kFew> v;
   RowTile<e4m3, kFew> y;
-  float scales[kTileRows];
+  float scales[kTileRows] = {};
   each_tile(first, last, [&](int64_t row, int64_t count) {
     h.of(args.x, row, args.x_stride, count, n);
     if (args.residual) {
       added.of(args.residual, row, args.residual_stride, count, n);
-      for (int64_t i = 0; i < n * kTileRows; i += kLanes<float>) {
-        X* const sum = h.elements + i;
-        store<float>(sum, load<float>(sum, Whole{}) + load<float>(added.elements + i, Whole{}),
-                     Whole{});
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t r = 0; r < count; r += kLanes<float>) {
+          X* const sum = h.column(i) + r;
+          store<float>(sum, load<float>(sum, Whole{}) + load<float>(added.column(i) + r, Whole{}),
+                       Whole{});
+        }
       }
       h.write(args.new_residual, row, count, n);
     }

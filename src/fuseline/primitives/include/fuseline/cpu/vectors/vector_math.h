@@ -61,26 +61,31 @@ inline Vector<C> smaller(const Vector<C>& a, const Vector<C>& b) {
 #endif
 }
 
-// v * 2^n, rounded once where the result is subnormal. `shifted` is n + kToInteger, and n no
-// further from zero than twice the largest exponent.
+// v * 2^n, rounded once where the result is subnormal; 0 where x is `least` or less, as a product
+// that underflows takes processors a hundred cycles. `shifted` is n + kToInteger, and n no further
+// from zero than twice the largest exponent.
 template <class C>
-inline Vector<C> scale_by_power_of_2(const Vector<C>& v, const Vector<C>& shifted) {
+inline Vector<C> scale_by_power_of_2(const Vector<C>& v, const Vector<C>& shifted,
+                                     const Vector<C>& x, C least) {
 #ifdef __AVX512F__
   const Vector<C> n = shifted - kToInteger<C>;
   if constexpr (sizeof(C) == 8) {
+    const auto lanes = _mm512_cmp_pd_mask(bit_cast<__m512d>(x), _mm512_set1_pd(least), _CMP_NLE_UQ);
     return bit_cast<Vector<C>>(
-        _mm512_maskz_scalef_pd(0xff, bit_cast<__m512d>(v), bit_cast<__m512d>(n)));
+        _mm512_maskz_scalef_pd(lanes, bit_cast<__m512d>(v), bit_cast<__m512d>(n)));
   } else {
+    const auto lanes = _mm512_cmp_ps_mask(bit_cast<__m512>(x), _mm512_set1_ps(least), _CMP_NLE_UQ);
     return bit_cast<Vector<C>>(
-        _mm512_maskz_scalef_ps(kAllLanes, bit_cast<__m512>(v), bit_cast<__m512>(n)));
+        _mm512_maskz_scalef_ps(lanes, bit_cast<__m512>(v), bit_cast<__m512>(n)));
   }
 #else
   // Two factors: one alone may be no normal number although the result is.
   const auto integer = bit_cast<Bits<C>>(shifted) - bit_cast<Bits<C>>(Vector<C>{} + kToInteger<C>);
   const auto both = integer + 2 * kExponentBias<C>;
   const auto first = both >> 1;
+  const auto lanes = bit_cast<Bits<C>>(x <= least);
   return v * bit_cast<Vector<C>>(first << kMantissaBits<C>) *
-         bit_cast<Vector<C>>((both - first) << kMantissaBits<C>);
+         bit_cast<Vector<C>>((both - first) << kMantissaBits<C> & ~lanes);
 #endif
 }
 
@@ -112,7 +117,7 @@ __attribute__((always_inline)) inline Vector<C> vexp(const Vector<C>& v) {
                          0.00833336077630519866943359f, 0.00139304355252534151077271f,
                          0.000198527617612853646278381f);
   }
-  return scale_by_power_of_2<C>(1 + (r + r * r * rest), shifted);
+  return scale_by_power_of_2<C>(1 + (r + r * r * rest), shifted, v, kLeast);
 }
 
 // log(x) of fp64 x >= 1, within 1 ULP; a NaN stays. The polynomial is fdlibm's (Sun Microsystems,
