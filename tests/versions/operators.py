@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -126,6 +127,18 @@ def _hooks(top: Any) -> bool:
 def _real_tensors(unset: Any) -> bool:
     with torch._subclasses.FakeTensorMode(), unset():
         return type(torch.ones(2)) is Tensor
+
+
+def _noted_by_fsdp(name: str) -> Any:
+    """Return a probe: fully_shard leaves such an attribute on every module that it manages."""
+
+    def probe(_: Any) -> bool:
+        from torch.distributed.fsdp import fully_shard
+
+        source = inspect.getsource(inspect.getmodule(inspect.unwrap(fully_shard)))  # type: ignore[arg-type]
+        return f".{name} = " in source
+
+    return probe
 
 
 def _hooks_enabled(enabled: Any) -> bool:
@@ -441,6 +454,8 @@ USES = (
             "torch.nn.modules.module._has_any_global_hook": lambda f: not f(),
             "torch._C._autograd._top_saved_tensors_default_hooks": _hooks,
             "torch._C._autograd._saved_tensors_hooks_is_enabled": _hooks_enabled,
+            "torch.nn.Module._is_fsdp_managed_module": _noted_by_fsdp("_is_fsdp_managed_module"),
+            "torch.nn.Module._fsdp_use_orig_params": _noted_by_fsdp("_fsdp_use_orig_params"),
         },
     ),
     Use(
