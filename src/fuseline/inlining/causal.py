@@ -62,10 +62,11 @@ def _is_causal(mask: Node) -> bool | None:
     shape = mask.meta["val"].shape
     if len(shape) < 2 or not all(type(n) is int for n in shape):
         return None
-    if any(source.meta["val"].numel() > _MOST for source in _sources(mask)):
+    sources = _sources(mask)
+    if any(source.meta["val"].numel() > _MOST for source in sources):
         return None
     with unset_fake_temporarily(), torch.no_grad():
-        one = _single(_computed(mask))
+        one = _single(_computed(sources))
         if one is None:
             return None
         seen = one if one.dtype == torch.bool else one == 0
@@ -78,12 +79,13 @@ def _is_causal(mask: Node) -> bool | None:
         return True if hides else None
 
 
-def _computed(node: Node) -> Tensor:
+def _computed(nodes: list[Node]) -> Tensor:
+    """Return the value of the last of nodes, which are all that it is made of."""
     values: dict[Node, Any] = {}
-    for one in _sources(node):
+    for one in nodes:
         args, kwargs = torch.fx.node.map_arg((one.args, one.kwargs), lambda n: values[n])
         values[one] = one.target(*args, **kwargs)  # type: ignore[operator]
-    made: Tensor = values[node]
+    made: Tensor = values[nodes[-1]]
     return made
 
 

@@ -180,6 +180,8 @@ void columns_gradient(const softmax::GradientArgs& a, int64_t first, int64_t las
 }
 
 constexpr int64_t kStats = 3;
+// Forwards of more columns by tiles than a softmax's (AVX-512, one thread, by rows and by tiles,
+// us: 1256 x 33 fp32 73, 38, x 64 73, 72, x 40 bf16 91, 40; 600 x 12 fp64 32, 13).
 template <class X>
 constexpr auto kForward =
     softmax::forward_rows<X, forward<X>, columns<X>, kStats, 2 * softmax::kFew<Compute<X>>>;
