@@ -1,26 +1,32 @@
 """What Fuseline brings to whole models on a GPU: time, peak memory and loss by each way.
 
     python tools/models.py --out FILE [--model NAME]... [--way WAY]... [--part PART]... [--tiny]
+                           [--beside N]
     python tools/models.py --table FILE...
 
 Each model and way runs in a process of its own with empty compile caches, and adds a line of JSON
-to FILE. Parts: "train" (forward, backward, fused AdamW), "infer" (forward alone: a prompt, or
-images), "decode" (one token after PAST of a static cache) and "losses" (LOSSES steps in fp32 of a
-model of two layers, the same batches for every way). Weights are random, nothing is downloaded.
+to FILE; N of them at a time, which compile beside each other and are timed one by one. Parts:
+"train" (forward, backward, fused AdamW), "infer" (forward alone: a prompt, or images), "decode"
+(one token after PAST of a static cache) and "losses" (LOSSES steps in fp32 of a model of two
+layers, the same batches for every way). Weights are random, nothing is downloaded.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib
 import json
 import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +42,8 @@ from fuselab.processes import caches
 WAYS = ("eager", "enable", "patch", "compile", "compile + ours", "liger")
 PARTS = ("train", "infer", "decode", "losses")
 ROUNDS, WARM, LOSSES, PAST = 12, 2, 200, 1024
-SECONDS = 400  # of one process
+SECONDS = 600  # of one process, others' turns included
+TURNS = "MODELS_TURNS"  # the variable with the folder of the locks by which processes take turns
 TINY = {
     "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 2048,
@@ -213,17 +220,34 @@ def serve(net: nn.Module, way: str) -> tuple[Callable[..., Any], str]:
     return net, said
 
 
+@contextmanager
+def turn(kind: int) -> Iterator[None]:
+    """Hold the GPU alone (LOCK_EX), or with others (LOCK_SH), behind who waits to have it alone."""
+    with ExitStack() as locks:
+        if folder := os.environ.get(TURNS):
+            door, gpu = (locks.enter_context((Path(folder) / n).open("w")) for n in ("door", "gpu"))
+            fcntl.flock(door, fcntl.LOCK_EX)
+            fcntl.flock(gpu, kind)
+            fcntl.flock(door, fcntl.LOCK_UN)
+        yield
+
+
+def taken(call: Callable[[], object]) -> float:
+    """Return ms of a call, host and device."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return 1e3 * (time.perf_counter() - start)
+
+
 def timed(call: Callable[[], object]) -> dict[str, float]:
-    """Return ms of a call, host and device: median of rounds, the first (which compiles) apart."""
-    taken = []
-    for _ in range(1 + WARM + ROUNDS):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        taken.append(1e3 * (time.perf_counter() - start))
-    rest = taken[1 + WARM :]
-    return {"ms": statistics.median(rest), "least": min(rest), "first_s": taken[0] / 1e3}
+    """Return ms of a call: median and least of rounds, the first (which compiles) apart."""
+    with turn(fcntl.LOCK_SH):
+        first = taken(call)
+    with turn(fcntl.LOCK_EX):
+        rest = [taken(call) for _ in range(WARM + ROUNDS)][WARM:]
+    return {"ms": statistics.median(rest), "least": min(rest), "first_s": first / 1e3}
 
 
 def step_of(kind: str, net: nn.Module, run: Any, x: Tensor, rate: float) -> Callable[[], Tensor]:
@@ -282,6 +306,17 @@ def losses(name: str, net: nn.Module, run: Any, tiny: bool) -> dict[str, Any]:
     return {"curve": torch.stack(curve).tolist()}
 
 
+def made(name: str, part: str, tiny: bool) -> nn.Module:
+    net = build(name, tiny).to(torch.float32 if part == "losses" else torch.bfloat16)
+    if name == "resnet50":
+        net = net.to(memory_format=torch.channels_last)
+    if part == "losses":  # dropout draws by its kernel
+        for module in net.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+    return net
+
+
 def child(name: str, way: str, parts: list[str], tiny: bool) -> dict[str, Any]:
     torch.set_default_device("cuda")
     found: dict[str, Any] = {"model": name, "way": way, "gpu": torch.cuda.get_device_name()}
@@ -291,19 +326,14 @@ def child(name: str, way: str, parts: list[str], tiny: bool) -> dict[str, Any]:
         small = tiny or part == "losses"
         torch.manual_seed(0)
         torch._dynamo.reset()
-        net = build(name, small).to(torch.float32 if part == "losses" else torch.bfloat16)
-        if name == "resnet50":
-            net = net.to(memory_format=torch.channels_last)
-        if part == "losses":  # dropout draws by its kernel
-            for module in net.modules():
-                if isinstance(module, nn.Dropout):
-                    module.p = 0.0
         try:
-            run, found["said"] = serve(net, way)
+            with turn(fcntl.LOCK_SH):
+                net = made(name, part, small)
+                run, found["said"] = serve(net, way)
             found[part] = globals()[part](name, net, run, small)
         except Exception as error:
             found[part] = {"missing": f"{type(error).__name__}: {error}"[:300]}
-        del net
+        net = run = None
         torch.cuda.empty_cache()
     return found
 
@@ -366,6 +396,7 @@ def main() -> None:
     parser.add_argument("--way", action="append", choices=WAYS)
     parser.add_argument("--part", action="append", choices=PARTS)
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--beside", type=int, default=1, metavar="N")
     given = parser.parse_args()
     if given.child:
         print(json.dumps(child(*given.child)))
@@ -373,14 +404,23 @@ def main() -> None:
     if given.table:
         print(table(given.table))
         return
-    for name in given.model or MODELS:
-        for way in given.way or WAYS:
-            answer = ask(name, way, given.part or list(PARTS), given.tiny)
-            with given.out.open("a") as file:
-                file.write(json.dumps(answer) + "\n")
-            print(time.strftime("%T"), name, way, {
-                p: answer[p].get("ms", answer[p].get("missing"))
-                for p in PARTS if p in answer
+    parts = given.part or list(PARTS)
+    with (
+        tempfile.TemporaryDirectory() as turns,
+        given.out.open("a") as file,
+        ThreadPoolExecutor(given.beside) as pool,
+    ):
+        os.environ[TURNS] = turns
+        asked = {
+            pool.submit(ask, name, way, parts, given.tiny): (name, way)
+            for name in given.model or MODELS
+            for way in given.way or WAYS
+        }
+        for done in as_completed(asked):
+            answer = done.result()
+            print(json.dumps(answer), file=file, flush=True)
+            print(time.strftime("%T"), *asked[done], {
+                p: answer[p].get("ms", answer[p].get("missing")) for p in parts if p in answer
             } or answer.get("failed", "")[-200:], flush=True)  # fmt: skip
 
 

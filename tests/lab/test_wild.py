@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -24,12 +25,16 @@ CPU = torch.device("cpu")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 BYTES = {"float64": 8, "float32": 4}
 OF_ROWS = sorted(name for name, spec in table.load().items() if spec.row_inputs)
-MANY = wild.draw("softmax", 20261125, 3000, DTYPES, ("fwd", "bwd"), dims=True)
+MANY = wild.draw(
+    "softmax", 20261125, 3000, DTYPES, ("fwd", "bwd"), dims=True, values=wild.VALUES
+)
 
 
 def test_a_seed_draws_the_same_problems_and_another_seed_others():
-    again = wild.draw("softmax", 20261125, 200, DTYPES, ("fwd", "bwd"), dims=True)
-    other = wild.draw("softmax", 20261126, 200, DTYPES, ("fwd", "bwd"), dims=True)
+    again, other = (
+        wild.draw("softmax", seed, 200, DTYPES, ("fwd", "bwd"), dims=True, values=wild.VALUES)
+        for seed in (20261125, 20261126)
+    )
     assert again == MANY[:200]
     assert len(set(other) - set(again)) > 150
 
@@ -46,6 +51,27 @@ def test_problems_differ_and_stay_within_the_limits():
 def test_a_name_makes_its_problem_again():
     for one in MANY:
         assert wild.parse(one.shape.name) == one.shape
+
+
+def test_values_leave_a_seed_its_shapes():
+    normal = wild.draw("softmax", 20261125, 200, DTYPES, ("fwd", "bwd"), dims=True)
+    assert [replace(one.shape, values="") for one in MANY[:200]] == [one.shape for one in normal]
+    found = Counter(one.shape.values for one in MANY)
+    assert set(found) == {"", *wild.VALUES}
+    assert 0.10 < 1 - found[""] / len(MANY) < 0.20
+
+
+@pytest.mark.parametrize(("dim", "along"), [("", -1), (".dim0", 0)])
+@pytest.mark.parametrize(("values", "filled"), [("masked", -math.inf), ("penalty", -1e4)])
+def test_rows_end_in_what_a_mask_leaves(values, filled, dim, along):
+    spec, case = specs.case(table.load()["softmax"], f"wild:40x50{dim}@transposed~{values}")
+    x = spec.inputs(case, torch.float32, CPU, torch.Generator().manual_seed(5))["x"]
+    hidden = x == filled
+    kept = (~hidden).sum(along)
+    assert kept.min() >= 1
+    assert len(set(kept.tolist())) > 10
+    assert hidden.movedim(along, -1).int().diff(dim=-1).min() >= 0
+    assert x.stride() == (1, 40)
 
 
 def test_the_mix_has_every_layout_rank_dtype_and_size():
@@ -65,7 +91,8 @@ def test_the_mix_has_every_layout_rank_dtype_and_size():
 @pytest.mark.parametrize(
     "name",
     ["wild:", "wild:3x", "wild:3x5.dim2", "wild:3x5@gap0", "wild:3x5@step1", "wild:3@transposed",
-     "wild:3x5@permuted", "wild:03x5", "wild:3x5@offset1.gap3", "wild:3x5@sideways", "3x5"],
+     "wild:3x5@permuted", "wild:03x5", "wild:3x5@offset1.gap3", "wild:3x5@sideways",
+     "wild:3x5~odd", "wild:3x5~", "wild:3x5~peaked@gap1", "3x5"],
 )  # fmt: skip
 def test_what_is_no_problem_is_refused(name):
     with pytest.raises(WildError, match="expected wild:SHAPE"):
@@ -122,7 +149,8 @@ def test_every_operator_is_right(op, seed, cells):
     dtypes = [str(dtype).removeprefix("torch.") for dtype in whole.dtypes]
     directions = ("fwd", "bwd") if whole.differentiable else ("fwd",)
     dims = wild_inputs.takes_dim(whole)
-    drawn = wild.draw(op, seed, 8 * cells, dtypes, directions, dims=dims)
+    values = wild_inputs.values_of(whole)
+    drawn = wild.draw(op, seed, 8 * cells, dtypes, directions, dims=dims, values=values)
     small = [one for one in drawn if math.prod(one.shape.sizes) <= 1 << 13][:cells]
     assert len(small) == cells
     for one in small:
@@ -200,6 +228,11 @@ def test_a_dim_of_an_operator_without_one_is_refused(tmp_path, capsys):
     arguments = ["run", "rms_norm", "--case", "wild:4x5.dim0", "--out", str(tmp_path)]
     assert command(arguments) == 2
     assert "expected no dim: rms_norm takes none" in capsys.readouterr().err
+
+
+def test_minus_infinity_is_for_scores():
+    with pytest.raises(WildError, match="rms_norm has no `scores`"):
+        specs.case(table.load()["rms_norm"], "wild:3x5~masked")
 
 
 def test_an_operator_without_rows_has_none():

@@ -167,6 +167,7 @@ def _wild(spec: OpSpec, whole: OpRow, filters: Filters) -> Iterator[OpRow]:
             dims=wild_inputs.takes_dim(spec),
             ranks=wild_inputs.ranks(spec),
             rows_of=wild_inputs.rows_of(spec),
+            values=wild_inputs.values_of(spec),
         )
         for one in drawn:
             of_one = replace(whole, dtypes=(one.dtype,), directions=(one.direction,))

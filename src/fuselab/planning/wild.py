@@ -1,7 +1,8 @@
 """The suite `wild`: problems drawn from a seed, each with a name that makes it again by itself.
 
 A name is `wild:SHAPE`, then `.dimD` where the operator works along another dim than the last, then
-`@LAYOUT` where its tensors are not dense: `wild:8192x577`, `wild:16x577x12.dim1@gap3.offset1`.
+`@LAYOUT` where its tensors are not dense, then `~VALUES` where they are not drawn from the normal
+distribution: `wild:8192x577`, `wild:16x577x12.dim1@gap3.offset1`, `wild:64x1500~penalty`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 import random
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuselab.errors import LabError
 
@@ -48,13 +49,19 @@ SIZES: Mapping[str, tuple[int, ...]] = {
     "experts": (8, 16, 60, 64, 128, 160, 256, 384),
 }
 EXAMPLE = "wild:16x577x12.dim1@gap3.offset1"
+# Behind a random element of each row, what masks leave of scores: -Inf, or -1e4 where a penalty is
+# added. Or scores far apart, most of whose exponentials underflow.
+MASKED, PENALTY, PEAKED = VALUES = ("masked", "penalty", "peaked")
+_OF_VALUES = 0.15  # of the problems have such
 # By rank, of 20 problems.
 _OFTEN = {1: 1, 2: 14, 3: 3, 4: 2}
 RANKS = tuple(_OFTEN)
 _RANKS = {"transposed": 2, "expanded": 2, "permuted": 4}
 _DTYPES = {"bfloat16": 8, "float16": 5, "float32": 8, "float64": 2}
 _BYTES = {"float64": 8, "float32": 4}
-_GRAMMAR = re.compile(r"wild:(\d+(?:x\d+)*)(?:\.dim(\d+))?(?:@([a-z]+\d*(?:\.[a-z]+\d*)*))?")
+_GRAMMAR = re.compile(
+    r"wild:(\d+(?:x\d+)*)(?:\.dim(\d+))?(?:@([a-z]+\d*(?:\.[a-z]+\d*)*))?(?:~([a-z]+))?"
+)
 _LAYOUT = re.compile(r"transposed|permuted|expanded|(?:step(\d+)|gap(\d+))?\.?(?:offset(\d+))?")
 
 
@@ -92,17 +99,21 @@ class Layout:
 
 @dataclass(frozen=True)
 class Shape:
-    """One problem: a shape, the dim that the operator works along (None: the last), a layout."""
+    """One problem: a shape, the dim that the operator works along (None: the last), a layout, and
+    one of VALUES ("": normal).
+    """
 
     sizes: tuple[int, ...]
     dim: int | None = None
     layout: Layout = Layout()
+    values: str = ""
 
     @property
     def name(self) -> str:
         dim = "" if self.dim is None else f".dim{self.dim}"
         layout = "" if self.layout == Layout() else f"@{self.layout}"
-        return f"{PREFIX}{'x'.join(map(str, self.sizes))}{dim}{layout}"
+        values = f"~{self.values}" if self.values else ""
+        return f"{PREFIX}{'x'.join(map(str, self.sizes))}{dim}{layout}{values}"
 
 
 @dataclass(frozen=True)
@@ -120,13 +131,15 @@ def parse(name: str) -> Shape:
     layout = found and _layout(found[3] or "")
     if found and layout is not None:
         sizes = tuple(map(int, found[1].split("x")))
-        shape = Shape(sizes, None if found[2] is None else int(found[2]), layout)
+        dim = None if found[2] is None else int(found[2])
+        shape = Shape(sizes, dim, layout, found[4] or "")
+        least = max(_RANKS.get(layout.word, 1), (dim or 0) + 1)
         # One name a problem: a gap of 0 is none.
-        if shape.name == name and max(_RANKS.get(layout.word, 1), (shape.dim or 0) + 1) <= len(
-            sizes
-        ):
+        if shape.name == name and least <= len(sizes) and shape.values in ("", *VALUES):
             return shape
-    raise WildError(f"case: got {name!r}, expected wild:SHAPE[.dimD][@LAYOUT], as in {EXAMPLE}")
+    raise WildError(
+        f"case: got {name!r}, expected wild:SHAPE[.dimD][@LAYOUT][~VALUES], as in {EXAMPLE}"
+    )
 
 
 def draw(
@@ -139,14 +152,16 @@ def draw(
     dims: bool,
     ranks: Sequence[int] = RANKS,
     rows_of: Sequence[tuple[int, ...]] = (),
+    values: Sequence[str] = (),
 ) -> tuple[Drawn, ...]:
     """Return so many different problems of an operator; the same for the same arguments.
 
     dims     whether it takes a dim
     ranks    how many dimensions its tensors may have
     rows_of  the shapes that one row may have, where not any
+    values   those of VALUES that it takes
     """
-    random_ = random.Random(f"{SUITE} {op} {seed}")
+    random_, others = (random.Random(f"{SUITE}{part} {op} {seed}") for part in ("", " values"))
     weights = [_DTYPES.get(dtype, 1) for dtype in dtypes]
     found: dict[Drawn, None] = {}
     for _ in range(100 * cells):
@@ -155,6 +170,8 @@ def draw(
         dtype = random_.choices(dtypes, weights)[0]
         most = MOST_BYTES // _BYTES.get(dtype, 2)
         shape = _rows(random_, rows_of, most) if rows_of else _shape(random_, dims, most, ranks)
+        if values and others.random() < _OF_VALUES:
+            shape = replace(shape, values=others.choice(values))
         found[Drawn(shape, dtype, random_.choice(directions))] = None
     return tuple(found)
 

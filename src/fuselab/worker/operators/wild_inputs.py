@@ -16,6 +16,7 @@ from fuseline.core.specs.spec import Case, Cost, Direction, Inputs, OpSpec
 
 # The argument of a case that makes an operator's shapes free.
 SHAPE = "shape"
+PEAK = 32.0  # times normal numbers: exponentials of rows of a thousand end some 200 below the first
 
 
 def takes_dim(spec: OpSpec) -> bool:
@@ -50,11 +51,18 @@ def rows_of(spec: OpSpec) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(found[n].shape[-spec.row_ndim :]) for n in _row_names(spec, found)[:1])
 
 
+def values_of(spec: OpSpec) -> tuple[str, ...]:
+    """Return which of wild.VALUES the operator's inputs may have."""
+    return wild.VALUES if spec.scores else tuple(v for v in wild.VALUES if v != wild.MASKED)
+
+
 def problem(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
     """Return the case of that name, and the spec with what makes its inputs."""
     shape = wild.parse(name)
     if shape.dim is not None and not takes_dim(spec):
         raise WildError(f"case: got {name!r}, expected no dim: {spec.name} takes none")
+    if shape.values not in ("", *values_of(spec)):
+        raise WildError(f"case: got {name!r}, expected no -Inf: {spec.name} has no `scores`")
     own = _template(spec)
     free = SHAPE in own.args
     if free:
@@ -68,8 +76,10 @@ def problem(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
             found = _with_rows(spec, found, shape.sizes[0], generator)
         if shape.dim is not None:  # from the end: the oracle makes one dim of those before
             found["dim"] = shape.dim - len(shape.sizes)
-        laid = {n: lay(found[n], shape.layout) for n in _row_names(spec, found)}
-        return {**found, **laid}
+        rowed = _row_names(spec, found)
+        for n in rowed if shape.values != wild.MASKED else spec.scores:
+            found[n] = fill(found[n], shape.values, found.get("dim", -1), generator)
+        return {**found, **{n: lay(found[n], shape.layout) for n in rowed}}
 
     def cost(inputs: Inputs, direction: Direction) -> Cost:
         """Count what is expanded once."""
@@ -83,6 +93,19 @@ def problem(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
     if shape.dim is not None:  # what lies before it is independent
         changed["row_ndim"] = len(shape.sizes) - shape.dim
     return replace(spec, **changed), Case(name, own.args, (wild.SUITE,))
+
+
+def fill(tensor: Tensor, values: str, dim: int, generator: torch.Generator) -> Tensor:
+    """Return a floating tensor with those of wild.VALUES along a dim; another as it is."""
+    if not values or not tensor.is_floating_point() or not tensor.numel():
+        return tensor
+    if values == wild.PEAKED:
+        return tensor * PEAK
+    n, device = tensor.shape[dim], tensor.device
+    rows = tensor.movedim(dim, -1)
+    kept = torch.randint(1, n + 1, (*rows.shape[:-1], 1), device=device, generator=generator)
+    behind = (torch.arange(n, device=device) >= kept).movedim(-1, dim)
+    return tensor.masked_fill(behind, -math.inf if values == wild.MASKED else -1e4)
 
 
 def lay(tensor: Tensor, layout: Layout) -> Tensor:

@@ -279,6 +279,7 @@ class OpSpec:
                      the oracle can work in chunks; gradients of the others sum over chunks
     row_ndim         trailing dimensions that make one row
     row_values       names of those of which a row has one element, without a dimension of its own
+    scores           names of those that masks fill with -Inf, of which a row keeps one finite element
     longdouble       (direction, dy, **numpy longdouble inputs) -> outputs ("fwd", dy None) or
                      gradients in the order of `differentiable` ("bwd"): the oracle for fp64
     added            (**inputs) -> what the first output adds last, which may cancel the rest: its
@@ -311,6 +312,7 @@ class OpSpec:
     row_inputs: tuple[str, ...] = ()
     row_ndim: int = 1
     row_values: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
     longdouble: Callable[..., tuple[Any, ...]] | None = None
     added: Callable[..., Any] | None = None
     settled: Callable[[Inputs, tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]] | None = None
@@ -334,6 +336,7 @@ class OpSpec:
             "differentiable": (str, "text"),
             "row_inputs": (str, "text"),
             "row_values": (str, "text"),
+            "scores": (str, "text"),
         } | ({} if self.relayout is None else {"relayout": (str, "text")})
         for name, (kind, what) in kinds.items():
             _set(self, name, fields.items(owner, name, getattr(self, name), kind, what))
@@ -368,8 +371,8 @@ class OpSpec:
     @property
     def _input_names(self) -> tuple[str, ...]:
         """The fields that name inputs."""
-        names = ("differentiable", "row_inputs", "row_values", "relayout")
-        return names if self.relayout is not None else names[:3]
+        names = ("differentiable", "row_inputs", "row_values", "scores", "relayout")
+        return names if self.relayout is not None else names[:-1]
 
     def inputs(
         self, case: Case, dtype: torch.dtype, device: torch.device, generator: torch.Generator

@@ -33,6 +33,7 @@ SPEC = OpSpec(
     differentiable=("x",),
     contiguous=True,
     row_inputs=("x",),
+    scores=("x",),
     cases=fusion_cases.cases(),
     dtypes=DTYPES,
     suite_dtypes=fusion_cases.SUITE_DTYPES,

@@ -86,6 +86,7 @@ SPEC = OpSpec(
     differentiable=("x", "mask"),
     contiguous=True,
     row_inputs=("x", "mask"),
+    scores=("x",),
     cases=(
         *(
             _case(shape, "attention", *(("quick",) if shape[-1] == 1024 else ()), mask=m, causal=c)
