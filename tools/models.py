@@ -41,9 +41,9 @@ from fuselab.processes import caches
 
 WAYS = ("eager", "enable", "patch", "compile", "compile + ours", "liger")
 PARTS = ("train", "infer", "decode", "losses")
-ROUNDS, WARM, LOSSES, PAST = 12, 2, 200, 1024
+TURNS, ROUNDS, LOSSES, PAST = 4, 4, 200, 1024
 SECONDS = 600  # of one process, others' turns included
-TURNS = "MODELS_TURNS"  # the variable with the folder of the locks by which processes take turns
+LOCKS = "MODELS_LOCKS"  # the variable with the folder of the locks by which processes take turns
 TINY = {
     "vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
     "num_attention_heads": 4, "head_dim": 16, "max_position_embeddings": 2048,
@@ -224,7 +224,7 @@ def serve(net: nn.Module, way: str) -> tuple[Callable[..., Any], str]:
 def turn(kind: int) -> Iterator[None]:
     """Hold the GPU alone (LOCK_EX), or with others (LOCK_SH), behind who waits to have it alone."""
     with ExitStack() as locks:
-        if folder := os.environ.get(TURNS):
+        if folder := os.environ.get(LOCKS):
             door, gpu = (locks.enter_context((Path(folder) / n).open("w")) for n in ("door", "gpu"))
             fcntl.flock(door, fcntl.LOCK_EX)
             fcntl.flock(gpu, kind)
@@ -242,11 +242,14 @@ def taken(call: Callable[[], object]) -> float:
 
 
 def timed(call: Callable[[], object]) -> dict[str, float]:
-    """Return ms of a call: median and least of rounds, the first (which compiles) apart."""
+    """Return ms of a call: median and least of all turns, the first (which compiles) apart."""
     with turn(fcntl.LOCK_SH):
         first = taken(call)
-    with turn(fcntl.LOCK_EX):
-        rest = [taken(call) for _ in range(WARM + ROUNDS)][WARM:]
+    rest = []
+    for _ in range(TURNS):
+        with turn(fcntl.LOCK_EX):
+            call()
+            rest += [taken(call) for _ in range(ROUNDS)]
     return {"ms": statistics.median(rest), "least": min(rest), "first_s": first / 1e3}
 
 
@@ -406,11 +409,11 @@ def main() -> None:
         return
     parts = given.part or list(PARTS)
     with (
-        tempfile.TemporaryDirectory() as turns,
+        tempfile.TemporaryDirectory() as locks,
         given.out.open("a") as file,
         ThreadPoolExecutor(given.beside) as pool,
     ):
-        os.environ[TURNS] = turns
+        os.environ[LOCKS] = locks
         asked = {
             pool.submit(ask, name, way, parts, given.tiny): (name, way)
             for name in given.model or MODELS

@@ -25,9 +25,7 @@ CPU = torch.device("cpu")
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 BYTES = {"float64": 8, "float32": 4}
 OF_ROWS = sorted(name for name, spec in table.load().items() if spec.row_inputs)
-MANY = wild.draw(
-    "softmax", 20261125, 3000, DTYPES, ("fwd", "bwd"), dims=True, values=wild.VALUES
-)
+MANY = wild.draw("softmax", 20261125, 3000, DTYPES, ("fwd", "bwd"), dims=True, values=wild.VALUES)
 
 
 def test_a_seed_draws_the_same_problems_and_another_seed_others():

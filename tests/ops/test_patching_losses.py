@@ -255,6 +255,9 @@ def test_a_model_without_a_loss_is_not_asked_for_one() -> None:
         def loss_function(self, value: Any) -> None:
             raise AssertionError("set")
 
+        def forward(self, x: Tensor) -> Tensor:
+            return x
+
     assert not fuseline.patch(Silent(kind=None)).kept
 
 

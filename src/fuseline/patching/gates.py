@@ -20,7 +20,7 @@ from fuseline.patching.pairs import wiring
 from fuseline.patching.pairs.chain import hooked, is_fixed
 from fuseline.patching.pairs.holder import children
 from fuseline.patching.pairs.plan import Plan, Ref, Span, Step, renumbered
-from fuseline.patching.probe import INTERNALS, Differs, Unlike, neutral, same
+from fuseline.patching.probe import INTERNALS, Differs, Unlike, near, neutral, same
 from fuseline.patching.recompute import recomputed
 from fuseline.patching.serving import (
     NOTES,
@@ -32,9 +32,6 @@ from fuseline.patching.serving import (
 
 # What an activation may be -> the operator's name for it; None: swiglu.
 SPELLINGS: tuple[str | None, ...] = (None, "tanh", "none")
-# Most of our error: times the module's own, and in eps of the largest element; in fp64 the formula
-# beside which both stand is rounded, too. Most of the module's own, in eps.
-TIMES_OWN, OF_LARGEST, OF_LARGEST_IN_FP64, OWN = 2.0, 4.0, 32.0, 64.0
 SIZES = (1.0, 30.0)
 
 
@@ -317,7 +314,7 @@ def _compare(
         if (ours[0].dtype, ours[0].stride()) != (theirs[0].dtype, theirs[0].stride()):
             raise Unlike(f"its gate gives {theirs[0].dtype} of strides {theirs[0].stride()}")
         for found, own, right in zip(ours, theirs, exact, strict=True):
-            _near(found, own, right)
+            near(found, own, right)
 
 
 def _results(gate: Any, a: Tensor, b: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
@@ -326,15 +323,3 @@ def _results(gate: Any, a: Tensor, b: Tensor, dy: Tensor) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         y = gate(*leaves)
     return y.detach(), *torch.autograd.grad(y, leaves, dy.to(y.dtype))
-
-
-def _near(found: Tensor, own: Tensor, right: Tensor) -> None:
-    eps, size = torch.finfo(own.dtype).eps, float(right.nan_to_num().abs().max())
-    if not torch.equal(found.isnan(), own.isnan()):
-        raise Unlike("its gate differs where a factor is NaN")
-    off = [float((t.double() - right).nan_to_num(0.0).abs().max()) for t in (found, own)]
-    least = OF_LARGEST_IN_FP64 if own.dtype == torch.float64 else OF_LARGEST
-    most = TIMES_OWN * off[1] + least * eps * size
-    gap = max(off[0] / most, off[1] / (OWN * eps * size))
-    if gap > 1:
-        raise Differs(gap)

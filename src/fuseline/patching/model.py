@@ -14,6 +14,7 @@ from fuseline import nn
 from fuseline.ops.rms_norm.op import SELECTOR as RMS_NORM
 from fuseline.patching import form as structure
 from fuseline.patching import loss as losses
+from fuseline.patching.activations.gelu import Gelus
 from fuseline.patching.gates import GatedLayer, Gates
 from fuseline.patching.logits import output_layer
 from fuseline.patching.pairs.find import ALREADY, Pairs
@@ -50,6 +51,8 @@ def patch(model: Module, impl: str = "auto", keep_logits: bool = False) -> Repor
            Gated layers, by swiglu and geglu: down(act(gate(x)) * up(x)) of Linear layers, or one of
            them for both, as in transformers' Llama, Gemma and Phi-3; proven as chains are. The
            product that `down` takes is not kept for backward, which computes it again.
+           Activations that spell GELU out, as transformers' NewGELUActivation, by torch's gelu: one
+           kernel that keeps x, for some eight; value and gradient are compared with fp64.
            Losses, by cross_entropy: the loss function of a transformers model, if it is that of the
            next label each, as ForCausalLMLoss; loss and gradient are compared with fp64. In
            training the linear layer before it goes into linear_cross_entropy, so that there are no
@@ -132,6 +135,7 @@ class _Patch:
                 replaced += [(site.name, site.kind) for site in holder.sites]
                 partly += holder.missing
         self._gates(replaced, kept, partly)
+        self._gelus(pairs.known, replaced, kept)
         for name, module in list(self.model.named_modules()):
             if id(module) in pairs.known or not structure.looks_like_a_norm(module):
                 continue
@@ -162,6 +166,24 @@ class _Patch:
                 partly += [(name, kind, why) for why in found.missing]
             elif found is not None:
                 kept.append((name, kind, found))
+
+    def _gelus(self, known: Any, replaced: list[Any], kept: list[Any]) -> None:
+        """Have activations that spell GELU out served, but those of chains and gated layers."""
+        inside = {
+            id(m._modules[s.act])
+            for m in self.model.modules()
+            if isinstance(s := vars(m).get("_fuseline"), GatedLayer)
+        }
+        gelus = Gelus(self.impl)
+        for name, module in list(self.model.named_modules()):
+            if id(module) in known or id(module) in inside:
+                continue
+            found = gelus.serving(module, list(self._devices(module).values()))
+            if found is not None and found.is_as(vars(module).get("_fuseline")):
+                kept.append((name, own_class(module).__name__, ALREADY))
+            elif found is not None:
+                install(module, found)
+                replaced.append((name, own_class(module).__name__))
 
     def _rotary(self, replaced: list[Any], kept: list[Any]) -> None:
         """Have the rotary embeddings of attention served, or note why not."""

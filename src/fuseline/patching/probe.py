@@ -22,6 +22,9 @@ ROW_SIZES, LARGEST = (1e-3, 0.3, 1.0, 3.0, 1e2, 1e4, 1e6), 1e3
 # the largest gradient (it may sum in another order). For fp64 it is fp32's: modules compute in it.
 RESULT_EPS, GRADIENT_EPS, HALF_GRADIENT_EPS = 8, 256, 16
 INTERNALS = frozenset(vars(Module()))
+# Of an activation, most of our error: times the module's own, and in eps of the largest element; in
+# fp64 the formula beside which both stand is rounded, too. Most of the module's own, in eps.
+TIMES_OWN, OF_LARGEST, OF_LARGEST_IN_FP64, OWN = 2.0, 4.0, 32.0, 64.0
 
 
 class Unlike(Exception):
@@ -237,6 +240,19 @@ def _over(a: Tensor, b: Tensor, size: Tensor, most: float) -> float:
 
 def _identical(a: Tensor, b: Tensor) -> bool:
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def near(found: Tensor, own: Tensor, right: Tensor) -> None:
+    """Raise Unlike where what was found is farther from fp64 than a module's own and rounding."""
+    eps, size = torch.finfo(own.dtype).eps, float(right.nan_to_num().abs().max())
+    if not torch.equal(found.isnan(), own.isnan()):
+        raise Unlike("its results differ where a number is NaN")
+    off = [float((t.double() - right).nan_to_num(0.0).abs().max()) for t in (found, own)]
+    least = OF_LARGEST_IN_FP64 if own.dtype == torch.float64 else OF_LARGEST
+    most = TIMES_OWN * off[1] + least * eps * size
+    gap = max(off[0] / most, off[1] / (OWN * eps * size))
+    if gap > 1:
+        raise Differs(gap)
 
 
 @contextmanager

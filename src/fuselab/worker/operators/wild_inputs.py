@@ -53,7 +53,7 @@ def rows_of(spec: OpSpec) -> tuple[tuple[int, ...], ...]:
 
 def values_of(spec: OpSpec) -> tuple[str, ...]:
     """Return which of wild.VALUES the operator's inputs may have."""
-    return wild.VALUES if spec.scores else tuple(v for v in wild.VALUES if v != wild.MASKED)
+    return wild.VALUES if spec.scores else (wild.PENALTY,)
 
 
 def problem(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
@@ -62,7 +62,9 @@ def problem(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
     if shape.dim is not None and not takes_dim(spec):
         raise WildError(f"case: got {name!r}, expected no dim: {spec.name} takes none")
     if shape.values not in ("", *values_of(spec)):
-        raise WildError(f"case: got {name!r}, expected no -Inf: {spec.name} has no `scores`")
+        raise WildError(
+            f"case: got {name!r}, expected no {shape.values}: {spec.name} has no `scores`"
+        )
     own = _template(spec)
     free = SHAPE in own.args
     if free:
@@ -77,7 +79,7 @@ def problem(spec: OpSpec, name: str) -> tuple[OpSpec, Case]:
         if shape.dim is not None:  # from the end: the oracle makes one dim of those before
             found["dim"] = shape.dim - len(shape.sizes)
         rowed = _row_names(spec, found)
-        for n in rowed if shape.values != wild.MASKED else spec.scores:
+        for n in rowed if shape.values == wild.PENALTY else spec.scores:
             found[n] = fill(found[n], shape.values, found.get("dim", -1), generator)
         return {**found, **{n: lay(found[n], shape.layout) for n in rowed}}
 

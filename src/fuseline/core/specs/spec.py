@@ -279,7 +279,7 @@ class OpSpec:
                      the oracle can work in chunks; gradients of the others sum over chunks
     row_ndim         trailing dimensions that make one row
     row_values       names of those of which a row has one element, without a dimension of its own
-    scores           names of those that masks fill with -Inf, of which a row keeps one finite element
+    scores           names of those whose exponentials are summed, which masks fill with -Inf
     longdouble       (direction, dy, **numpy longdouble inputs) -> outputs ("fwd", dy None) or
                      gradients in the order of `differentiable` ("bwd"): the oracle for fp64
     added            (**inputs) -> what the first output adds last, which may cancel the rest: its

@@ -95,8 +95,11 @@ BackwardOf<T> backward_of(const Matrix& m, const void* const (&in)[2]) {
   return a;
 }
 
+// Of few elements more threads have one each: packs from any address take longer to come apart.
+constexpr int64_t kFewElements = 1 << 14;
+
 template <typename T>
-Access access_of(const BackwardOf<T>& a, int64_t n) {
+Access access_of(const BackwardOf<T>& a, int64_t rows, int64_t n) {
   bool aligned_all = a.rows.axes == 1 && aligned<T>(a.dx, n) && (a.biases || aligned<T>(a.bias, 0));
   bool packs = true;
   for (int k = 0; k < 2; ++k) {
@@ -105,7 +108,8 @@ Access access_of(const BackwardOf<T>& a, int64_t n) {
   }
   if (aligned_all) return Access::packs;
   const bool warps = ceil_div(n, kVec<T>) > kWarp / 2;  // side by side in a row
-  return packs && warps && !a.biases && sizeof(T) < 8 ? Access::anywhere : Access::elements;
+  return packs && warps && rows * n > kFewElements && !a.biases && sizeof(T) < 8 ? Access::anywhere
+                                                                                 : Access::elements;
 }
 
 // As many threads side by side as leave none without a row.
@@ -119,7 +123,7 @@ Tiling backward_tiling(int64_t rows, int64_t n) {
 template <typename T>
 int64_t parts_of_lines(const BackwardOf<T>& a, int64_t rows, int64_t n, int sms) {
   constexpr int64_t kPacks = 8;
-  const int vec = access_of(a, n) == Access::packs ? kVec<T> : 1;
+  const int vec = access_of(a, rows, n) == Access::packs ? kVec<T> : 1;
   const int64_t blocks = ceil_div(rows, kThreads / kWarp), packs = ceil_div(n, vec);
   return std::clamp<int64_t>(8 * sms / std::max<int64_t>(1, blocks), 1,
                              ceil_div(packs, kPacks * kWarp));
@@ -138,7 +142,7 @@ template <typename T>
 int64_t parts_of(const BackwardOf<T>& a, int64_t rows, int64_t n, bool sums, int sms) {
   using P = BackwardPlan<T>;
   if (a.biases) return parts_of_lines(a, rows, n, sms);
-  const bool single = access_of(a, n) == Access::elements;
+  const bool single = access_of(a, rows, n) == Access::elements;
   const Tiling t = single ? backward_tiling<T, 1>(rows, n) : backward_tiling<T, kVec<T>>(rows, n);
   const int at_once = single ? kOnTheirWay<Access::elements> : kOnTheirWay<Access::packs>;
   if (sums && tiles_of(t, 2 * at_once) <= 1) return 1;
@@ -181,7 +185,7 @@ void backward_lines_by(BackwardOf<T> a, int64_t rows, int64_t n, cudaStream_t st
 template <Formula F, typename T>
 cudaError_t launch(const BackwardOf<T>& a, T* dbias, int64_t rows, int64_t n, cudaStream_t stream) {
   if (rows == 0 && !dbias) return cudaSuccess;
-  const Access access = access_of(a, n);
+  const Access access = access_of(a, rows, n);
   if (a.biases) {
     const bool whole = access == Access::packs;
     (whole ? backward_lines_by<F, T, kVec<T>> : backward_lines_by<F, T, 1>)(a, rows, n, stream);

@@ -209,13 +209,12 @@ __device__ __forceinline__ Stat<T> inverse_sqrt(Stat<T> v) {
 }
 
 // Calls f with the distances at which the `width` (a power of two, at most a warp) lanes of one row
-// meet, which are neighbours or `step` (another) apart. Unrolled, since the width is seldom known.
-template <typename F>
+// meet, which are neighbours or `step` (another) apart. No loop: of one with a known width of two
+// the compiler makes a table of jumps.
+template <int OFFSET = kWarp / 2, typename F>
 __device__ __forceinline__ void for_lanes(int width, int step, const F& f) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    if (offset < width * step && offset >= step) f(offset);
-  }
+  if (OFFSET < width * step && OFFSET >= step) f(OFFSET);
+  if constexpr (OFFSET > 1) for_lanes<OFFSET / 2>(width, step, f);
 }
 
 template <typename S>

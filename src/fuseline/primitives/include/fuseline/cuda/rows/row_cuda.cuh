@@ -203,7 +203,9 @@ __device__ __forceinline__ bool ran_fallback(const Op& op, const ArgsOf<Op>& a,
   if constexpr (Op::HAS_FALLBACK) {
     __shared__ double scratch[kWarp];
     const bool again = active && op.needs_fallback(row);
-    if (!(MULTI_WARP ? again : __any_sync(kFullMask, again))) return false;
+    // Expected, so that its instructions do not lie among those of all rows.
+    const bool none = !(MULTI_WARP ? again : __any_sync(kFullMask, again));
+    if (__builtin_expect(none, true)) return false;
     op.fallback(a, row, index, lane, row_threads, again, [&](double part) {
       if constexpr (MULTI_WARP) __syncthreads();
       return row_sum<MULTI_WARP>(part, row_threads, scratch);

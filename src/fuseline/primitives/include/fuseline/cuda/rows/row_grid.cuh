@@ -83,6 +83,7 @@ class GroupParts {
     __shared__ Part sixteenths[kMaxCluster];
     const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, at = lane % kMaxCluster;
     if (turn_++ == 0) cleared_.wait();
+#pragma unroll 1
     for (int piece = warp; piece < count_; piece += WARPS) {
       const Part part = piece_part<ROUND, THREADS, Op>(piece);
       if (lane == 0) {
@@ -90,6 +91,7 @@ class GroupParts {
       }
     }
     const int each = pieces_ / kMaxCluster;
+#pragma unroll 1
     for (int nth = warp; nth < kMaxCluster; nth += WARPS) {
       Part part = Part::none();
       if (at < each) {

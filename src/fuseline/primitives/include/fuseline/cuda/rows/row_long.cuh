@@ -46,6 +46,7 @@ __device__ __forceinline__ void rounds_of_pieces(const Op& op, typename Op::Row&
                                                  const Columns& columns, int64_t n,
                                                  const Whole& whole) {
   if constexpr (ROUND < Op::ROUNDS) {
+#pragma unroll 1
     for (int piece = 0; piece < pieces; ++piece) {
       const auto part = over_lanes(columns_part<ROUND>(op, row, columns(piece)), kWarp);
       if (threadIdx.x % kWarp == 0) {

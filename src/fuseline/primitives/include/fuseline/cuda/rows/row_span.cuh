@@ -95,6 +95,9 @@ __device__ __forceinline__ void put(Loose<T, VEC>& to, int v, const T& one) {
   to.words[v] = reinterpret_cast<const typename Loose<T, VEC>::Bits&>(one);
 }
 
+// So many elements have a question each: few instructions are sooner run than jumped over.
+constexpr int kFew = 4;
+
 // Loads what is there of pack i of a row, by single elements or IN_PAIRS, into a Pack or Loose.
 template <bool IN_PAIRS, typename T, typename Span, typename To>
 __device__ __forceinline__ void load_pack(const T* row, const Span& at, int i, To& to) {
@@ -107,7 +110,7 @@ __device__ __forceinline__ void load_pack(const T* row, const Span& at, int i, T
       put(to, v, *at.place(from, v));
     }
   };
-  if (at(i, VEC - 1)) {  // one question for a pack
+  if (VEC > kFew && at(i, VEC - 1)) {  // one question for a pack
 #pragma unroll
     for (int v = 0; v < VEC; v += STEP) load_at(v);
   } else {
@@ -128,24 +131,23 @@ __device__ __forceinline__ void store_pack(T* row, const Values<S, VEC>& values,
                                            const Span<VEC, false>& at, int i, bool in_pairs) {
   const auto p = pack<T>(values);
   T* const to = row + at.column(i);
-  if (in_pairs && at(i, VEC - 1)) {
+  const auto store_those = [&](const auto& there) {
+    if (in_pairs) {
 #pragma unroll
-    for (int v = 0; v < VEC; v += 2) {
-      store<T, 2>(at.place(to, v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
+      for (int v = 0; v < VEC; v += 2) {
+        if (there(v)) store<T, 2>(at.place(to, v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
+      }
+    } else {
+#pragma unroll
+      for (int v = 0; v < VEC; ++v) {
+        if (there(v)) *at.place(to, v) = p.v[v];
+      }
     }
-  } else if (in_pairs) {
-#pragma unroll
-    for (int v = 0; v < VEC; v += 2) {
-      if (at(i, v)) store<T, 2>(at.place(to, v), Pack<T, 2>{{p.v[v], p.v[v + 1]}});
-    }
-  } else if (at(i, VEC - 1)) {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) *at.place(to, v) = p.v[v];
+  };
+  if (VEC > kFew && at(i, VEC - 1)) {
+    store_those([](int) { return true; });
   } else {
-#pragma unroll
-    for (int v = 0; v < VEC; ++v) {
-      if (at(i, v)) *at.place(to, v) = p.v[v];
-    }
+    store_those([&](int v) { return at(i, v); });
   }
 }
 

@@ -1,0 +1,1 @@
+"""Modules of models that are a function of one tensor."""
