@@ -3,38 +3,48 @@
 // wider instructions than the processor has.
 #pragma once
 
+#include "fuseline/cpu/row_tiles.h"
 #include "fuseline/cpu/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
 namespace fuseline::horizontal_reduction_pointwise {
 namespace {
 
+// Rows of no more elements than a vector has: cosines are taken of neighbours in memory, whatever
+// their rows, where these lie one behind the other.
+template <class X>
+void short_rows(const ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const X* const x = static_cast<const X*>(a.x) + first * a.x_stride;
+  X* const cos = static_cast<X*>(a.cos) + first * a.n;
+  const bool flat = a.x_stride == a.n;
+  for (int64_t row = 0; row < (flat ? 1 : last - first); ++row) {
+    each_vector<C>(flat ? (last - first) * a.n : a.n, [=](int64_t i, auto part) {
+      store<C>(cos + row * a.n + i, vcos<C>(load<C>(x + row * a.x_stride + i, part)), part);
+    });
+  }
+  each_vector_of_rows<X, kLanes<C>>(a.x, a.x_stride, a.n, first, last,
+                                    [&](int64_t row, int64_t count, const auto& at) {
+                                      RowSum<C> sum;
+                                      for (int64_t i = 0; i < a.n; ++i) sum.add(at(i));
+                                      store_totals<C>(sum, static_cast<X*>(a.sum) + row, count);
+                                    });
+}
+
 template <class X>
 void rows(const ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
-  // Cosines of short rows are taken of neighbours in memory, whatever their rows.
-  const bool flat = a.n <= kLanes<C> && a.x_stride == a.n;
-  if (flat) {
-    const X* const x = static_cast<const X*>(a.x) + first * a.n;
-    X* const cos = static_cast<X*>(a.cos) + first * a.n;
-    each_vector<C>((last - first) * a.n, [=](int64_t i, auto part) {
-      store<C>(cos + i, vcos<C>(load<C>(x + i, part)), part);
-    });
-  }
+  if (a.n <= kLanes<C>) return short_rows<X>(a, first, last);
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
     X* const cos = static_cast<X*>(a.cos) + row * a.n;
     RowSum<C> sum;
-    if (flat) {
-      sum.add(load<C>(x, Short{static_cast<int>(a.n)}));
-    } else {
-      each_vector<C>(a.n, [&](int64_t i, auto part) {
-        prefetch_ahead(x + i);
-        const Vector<C> v = load<C>(x + i, part);
-        sum.add(fresh<C>(v, part));
-        store<C>(cos + i, vcos<C>(v), part);
-      });
-    }
+    each_vector<C>(a.n, [&](int64_t i, auto part) {
+      prefetch_ahead(x + i);
+      const Vector<C> v = load<C>(x + i, part);
+      sum.add(fresh<C>(v, part));
+      store<C>(cos + i, vcos<C>(v), part);
+    });
     store_scalar(static_cast<X*>(a.sum) + row, sum.total());
   }
 }

@@ -3,6 +3,7 @@
 // carry wider instructions than the processor has.
 #pragma once
 
+#include "fuseline/cpu/row_tiles.h"
 #include "fuseline/cpu/softmax_columns_kernels.h"
 #include "impl_cpu_dispatch.h"
 
@@ -28,9 +29,36 @@ bool has_nan(const X* x, int64_t n) {
   return false;
 }
 
+constexpr int64_t kFew = 16;
+
+// Rows of at most kFew elements, as many at once as a vector has lanes.
+template <class X>
+void few_columns(const ForwardArgs& a, int64_t first, int64_t last) {
+  using C = Compute<X>;
+  const auto body = [&](int64_t row, int64_t count, const auto& at) {
+    RowSum<C> sum, alike;
+    Vector<C> most = at(0);
+    for (int64_t i = 0; i < a.n; ++i) {
+      const Vector<C> v = at(i);
+      sum.add(v);
+      most = (v > most) | (v != v) ? v : most;  // a NaN stays
+    }
+    store_totals<C>(sum, static_cast<X*>(a.sum) + row, count);
+    each_vector<C>(count, [&](int64_t i, auto part) {
+      store<C>(static_cast<X*>(a.amax) + row + i,
+               load<C>(reinterpret_cast<const C*>(&most) + i, part), part);
+    });
+    if (!a.count) return;
+    for (int64_t i = 0; i < a.n; ++i) alike.add(at(i) == most ? Vector<C>{} + 1 : Vector<C>{});
+    store_totals<C>(alike, a.count + row, count);
+  };
+  each_vector_of_rows<X, kFew>(a.x, a.x_stride, a.n, first, last, body);
+}
+
 template <class X>
 void rows(const ForwardArgs& a, int64_t first, int64_t last) {
   using C = Compute<X>;
+  if (a.n <= kFew) return few_columns<X>(a, first, last);
   for (int64_t row = first; row < last; ++row) {
     const X* const x = static_cast<const X*>(a.x) + row * a.x_stride;
     RowSum<C> sum;

@@ -44,6 +44,32 @@ inline void each_tile(int64_t first, int64_t last, const Body& body) {
   }
 }
 
+// body(first row, count, at) for vectors of rows of n elements, n <= COLUMNS; at(i) has their
+// elements of column i.
+template <class X, int64_t COLUMNS, class Body>
+inline void each_vector_of_rows(const void* rows, int64_t stride, int64_t n, int64_t first,
+                                int64_t last, const Body& body) {
+  using C = Compute<X>;
+  RowTile<X, COLUMNS> tile;
+  each_tile(first, last, [&](int64_t row, int64_t count) {
+    const X* const x = tile.of(rows, row, stride, count, n);
+    for (int64_t r = 0; r < count; r += kLanes<C>) {
+      const int64_t here = count - r < kLanes<C> ? count - r : kLanes<C>;
+      body(row + r, here, [=](int64_t i) { return load<C>(x + i * kTileRows + r, Whole{}); });
+    }
+  });
+}
+
+// Writes the sums of the first `count` lanes.
+template <class C, class X>
+inline void store_totals(const RowSum<C>& sum, X* to, int64_t count) {
+  double totals[kLanes<C>];
+  sum.totals(totals);
+  each_vector<double>(count, [=, &totals](int64_t i, auto part) {
+    store<double>(to + i, load<double>(totals + i, part), part);
+  });
+}
+
 // The most columns that norms take as tiles, whose rows alone have long scalar parts (AVX-512, one
 // thread, 2048 x 16 fp32, calls: layer_norm 49 by rows, 26 us by tiles, norm_chain 26 and 16).
 constexpr int64_t kFewOfNorms = 16;

@@ -72,8 +72,8 @@ auto with_bwd_shape(const BwdProblem& p, const F& f) {
                                      OddShape<4, 16, 512, 2>>;
     if (packs <= 4 * 4) return if_it_fits(OddShape<4, 4, 512, 2>{});
     if (packs <= 4 * 16) return if_it_fits(Small{});
-    if (packs <= 9 * 16) return if_it_fits(OddShape<9, 16, 256, 4>{});
-    if (packs <= 8 * kWarp) return if_it_fits(OddShape<8, kWarp, 256, 4>{});
+    if (packs <= 9 * 16) return if_it_fits(OddShape<9, 16, 256, 2>{});
+    if (packs <= 8 * kWarp) return if_it_fits(OddShape<8, kWarp, 256, 2>{});
     if constexpr (sizeof(T) < 8) {
       // The two have the same sums in the same order; fewer elements a thread take less time, but
       // more of the processors' than many rows leave them.
