@@ -333,11 +333,7 @@ class OpSpec:
             "cases": (Case, "Case"),
             "dtypes": (torch.dtype, "torch.dtype"),
             "error_cases": (ErrorCase, "ErrorCase"),
-            "differentiable": (str, "text"),
-            "row_inputs": (str, "text"),
-            "row_values": (str, "text"),
-            "scores": (str, "text"),
-        } | ({} if self.relayout is None else {"relayout": (str, "text")})
+        } | dict.fromkeys(self._input_names, (str, "text"))
         for name, (kind, what) in kinds.items():
             _set(self, name, fields.items(owner, name, getattr(self, name), kind, what))
         for name in ("implementations", "cases"):
