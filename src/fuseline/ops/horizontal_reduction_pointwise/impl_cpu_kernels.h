@@ -10,6 +10,15 @@
 namespace fuseline::horizontal_reduction_pointwise {
 namespace {
 
+template <class X>
+inline Vector<Compute<X>> cos_of(const Vector<Compute<X>>& v) {
+  return vcos<Compute<X>, (sizeof(X) > 2)>(v);
+}
+template <class X>
+inline Vector<Compute<X>> sin_of(const Vector<Compute<X>>& v) {
+  return vsin<Compute<X>, (sizeof(X) > 2)>(v);
+}
+
 // Rows of no more elements than a vector has: cosines are taken of neighbours in memory, whatever
 // their rows, where these lie one behind the other.
 template <class X>
@@ -20,7 +29,7 @@ void short_rows(const ForwardArgs& a, int64_t first, int64_t last) {
   const bool flat = a.x_stride == a.n;
   for (int64_t row = 0; row < (flat ? 1 : last - first); ++row) {
     each_vector<C>(flat ? (last - first) * a.n : a.n, [=](int64_t i, auto part) {
-      store<C>(cos + row * a.n + i, vcos<C>(load<C>(x + row * a.x_stride + i, part)), part);
+      store<C>(cos + row * a.n + i, cos_of<X>(load<C>(x + row * a.x_stride + i, part)), part);
     });
   }
   each_vector_of_rows<X, kLanes<C>>(a.x, a.x_stride, a.n, first, last,
@@ -43,7 +52,7 @@ void rows(const ForwardArgs& a, int64_t first, int64_t last) {
       prefetch_ahead(x + i);
       const Vector<C> v = load<C>(x + i, part);
       sum.add(fresh<C>(v, part));
-      store<C>(cos + i, vcos<C>(v), part);
+      store<C>(cos + i, cos_of<X>(v), part);
     });
     store_scalar(static_cast<X*>(a.sum) + row, sum.total());
   }
@@ -61,7 +70,7 @@ void flat_rows_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
     const int64_t left = last - row, rows = left < kBlock / a.n ? left : kBlock / a.n;
     const X* const x = static_cast<const X*>(a.x) + row * a.n;
     each_vector<C>(rows * a.n, [&](int64_t i, auto part) {
-      store<C>(slopes + i, vsin<C>(load<C>(x + i, part)), part);
+      store<C>(slopes + i, sin_of<X>(load<C>(x + i, part)), part);
     });
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = (row + r) * a.n;
@@ -85,7 +94,7 @@ void rows_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
     X* const dx = static_cast<X*>(a.dx) + row * a.n;
     const C dsum = load_scalar<C>(static_cast<const X*>(a.dsum) + row);
     each_vector<C>(a.n, [=](int64_t i, auto part) {
-      const Vector<C> slope = vsin<C>(load<C>(x + i, part));
+      const Vector<C> slope = sin_of<X>(load<C>(x + i, part));
       store<C>(dx + i, dsum - load<C>(dcos + i, part) * slope, part);
     });
   }
@@ -109,13 +118,13 @@ void columns(const ForwardArgs& a, int64_t first, int64_t last) {
     if (is_flat<C>(a.inner, a.x_step)) {
       s.read(0, x, a.x_step, [&](int k, const Vector<C>& v) { sums[k].add(v); });
       each_vector<C>(a.n * a.inner, [=](int64_t i, auto part) {
-        store<C>(cos + i, vcos<C>(load<C>(x + i, part)), part);
+        store<C>(cos + i, cos_of<X>(load<C>(x + i, part)), part);
       });
     } else {
       s.write(cos, a.inner, [&](int64_t row, int k) {
         const Vector<C> v = s.vector(x, a.x_step, row, k);
         sums[k].add(v);
-        return vcos<C>(v);
+        return cos_of<X>(v);
       });
     }
     double totals[s.kWidth];
@@ -139,7 +148,7 @@ void flat_gradient(const X* dsum, const X* dcos, const X* x, X* dx, int64_t coun
     }
   }
   each_vector<C>(count, [&](int64_t i, auto part) {
-    const Vector<C> slope = vsin<C>(load<C>(x + i, part));
+    const Vector<C> slope = sin_of<X>(load<C>(x + i, part));
     store<C>(dx + i, turned[i % inner] - load<C>(dcos + i, part) * slope, part);
   });
 }
@@ -156,7 +165,7 @@ void columns_gradient(const BackwardArgs& a, int64_t first, int64_t last) {
     if (flat) return flat_gradient(dsum, dcos, x, dx, a.n * a.inner, a.inner);
     const auto of_sum = s.beside(dsum);
     s.write(dx, a.inner, [&](int64_t row, int k) {
-      const Vector<C> slope = vsin<C>(s.vector(x, a.x_step, row, k));
+      const Vector<C> slope = sin_of<X>(s.vector(x, a.x_step, row, k));
       return of_sum.of[k] - s.vector(dcos, a.dcos_step, row, k) * slope;
     });
   };

@@ -154,11 +154,13 @@ template <>
 constexpr float kHalfPi<float>[] = {0x1.921fb6p+0f, -0x1.777a5cp-25f, -0x1.ee59dap-50f};
 
 // v - n * pi / 2 for |n| < 2^17, what the subtractions lose included: an fp64 may be as close to a
-// multiple as 2^-60, an fp32 as 2^-27.
-template <class C>
+// multiple as 2^-60, an fp32 as 2^-27. Not kExact: of numbers that were half types, no closer than
+// 2^-16, to 2^-33.
+template <class C, bool kExact>
 inline Angle<C> less_half_pis(const Vector<C>& v, const Vector<C>& n) {
   const Vector<C> part = Vector<C>{} + kHalfPi<C>[1];
   const Vector<C> first = fused<C>(-n, Vector<C>{} + kHalfPi<C>[0], v);  // exact
+  if constexpr (!kExact) return {fused<C>(-n, part, first), Vector<C>{}};
   // Made by the same instruction, which no compiler contracts with the sums.
   const Vector<C> product = fused<C>(n, part, Vector<C>{});
   const Vector<C> high = first - product;
@@ -187,8 +189,8 @@ inline bool any(const Mask& mask) {
 }
 
 // The polynomials are fdlibm's (fp64, Sun Microsystems) and those of Cephes (fp32, Moshier), for
-// angles up to pi / 4.
-template <class C>
+// angles up to pi / 4, of one part if not kExact.
+template <class C, bool kExact>
 inline SinCos<C> polynomials(const Angle<C>& r) {
   const Vector<C> square = r.high * r.high;
   Vector<C> sin, cos;
@@ -204,16 +206,20 @@ inline SinCos<C> polynomials(const Angle<C>& r) {
     cos =
         polynomial<C>(square, 4.166664568298827e-2f, -1.388731625493765e-3f, 2.443315711809948e-5f);
   }
+  if constexpr (!kExact) {
+    return {r.high + r.high * square * sin, 1 - (square * C(0.5) - square * square * cos)};
+  }
   return {r.high + (r.high * square * sin + r.low),
           1 - (square * C(0.5) - (square * square * cos - r.high * r.low))};
 }
 
 // sin(v) and cos(v) for |v| <= kLargeAngle.
-template <class C>
+template <class C, bool kExact>
 inline SinCos<C> sincos_of_ordinary(const Vector<C>& v) {
   constexpr C kTwoOverPi = C(0.636619772367581343075535053490057448);
   const Vector<C> shifted = v * kTwoOverPi + kToInteger<C>;
-  const SinCos<C> first = polynomials<C>(less_half_pis<C>(v, shifted - kToInteger<C>));
+  const auto angle = less_half_pis<C, kExact>(v, shifted - kToInteger<C>);
+  const SinCos<C> first = polynomials<C, kExact>(angle);
   // Each quarter turn takes (sin, cos) to (cos, -sin).
   const auto quarters = bit_cast<Bits<C>>(shifted);
   const auto odd = (quarters & 1) != 0;
@@ -234,7 +240,7 @@ inline auto is_ordinary(const Vector<C>& v) {
 // The same where lanes are larger, Inf or NaN: those one after the other, with the library's.
 template <class C>
 __attribute__((noinline)) SinCos<C> sincos_of_any(Vector<C> v) {
-  SinCos<C> result = sincos_of_ordinary<C>(is_ordinary<C>(v) ? v : Vector<C>{});
+  SinCos<C> result = sincos_of_ordinary<C, true>(is_ordinary<C>(v) ? v : Vector<C>{});
   for (int i = 0; i < kLanes<C>; ++i) {
     if (is_ordinary<C>(v)[i]) continue;
     if constexpr (sizeof(C) == 8) {
@@ -249,21 +255,21 @@ __attribute__((noinline)) SinCos<C> sincos_of_any(Vector<C> v) {
 }
 
 // sin(v) and cos(v), within 1 ULP (fp32) and 1.5 (fp64) for all finite v; sin(-0) is 0. What a lane
-// gets does not depend on the others.
-template <class C>
+// gets does not depend on the others. Not kExact: as results of half types need them.
+template <class C, bool kExact = true>
 inline SinCos<C> vsincos(const Vector<C>& v) {
   if (__builtin_expect(any(~is_ordinary<C>(v)), 0)) return sincos_of_any<C>(v);
-  return sincos_of_ordinary<C>(v);
+  return sincos_of_ordinary<C, kExact>(v);
 }
 
-template <class C>
+template <class C, bool kExact = true>
 inline Vector<C> vsin(const Vector<C>& v) {
-  return vsincos<C>(v).sin;
+  return vsincos<C, kExact>(v).sin;
 }
 
-template <class C>
+template <class C, bool kExact = true>
 inline Vector<C> vcos(const Vector<C>& v) {
-  return vsincos<C>(v).cos;
+  return vsincos<C, kExact>(v).cos;
 }
 
 }  // namespace
