@@ -40,10 +40,23 @@ class Quick(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
-class Writes(Tanh):
+class Writes(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self.last = 1
-        return super().forward(x)
+        return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+
+
+class Trains(nn.Module):
+    """Another function in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
+        return 2 * y if self.training else y
+
+
+class Unlike(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        raise AssertionError("called")
 
 
 class Gated(nn.Module):
@@ -103,7 +116,18 @@ def test_autocast_gives_the_modules_own_dtype(to, device):
 
 
 @pytest.mark.parametrize(
-    "act", [Quick(), Erf(0.5001), Writes(), nn.GELU(), nn.GELU("tanh"), nn.ReLU(), nn.Tanh()]
+    "act",
+    [
+        Quick(),
+        Erf(0.5001),
+        Writes(),
+        Trains(),
+        Unlike(),
+        nn.GELU(),
+        nn.GELU("tanh"),
+        nn.ReLU(),
+        nn.Tanh(),
+    ],
 )
 def test_others_stay_as_they_are(act):
     net = nn.Sequential(act)

@@ -18,7 +18,7 @@ from fuseline.ops import cross_entropy, linear_cross_entropy
 from fuseline.ops.cross_entropy.op import SELECTOR
 from fuseline.patching.logits import Head, Logits, deferred
 from fuseline.patching.probe import Differs, Unlike, autocast, neutral
-from fuseline.patching.serving import Watched, own_class
+from fuseline.patching.serving import Watched, names_read
 
 # What transformers' losses take, in this order, and where a model keeps one that was set.
 NAMES = ("logits", "labels", "vocab_size", "num_items_in_batch", "ignore_index", "shift_labels")
@@ -149,13 +149,7 @@ def own_loss(module: Any) -> Any:
         return None
     # Of a model without a loss of its own transformers warns and gives a default, which some call.
     known = kept is not None or vars(module).get("loss_type") is not None
-    return module.loss_function if known or _asks(module) else None
-
-
-def _asks(module: Any) -> bool:
-    """Whether the forward of a model's class reads its loss function."""
-    code = getattr(inspect.unwrap(own_class(module).forward), "__code__", None)
-    return code is not None and "loss_function" in code.co_names
+    return module.loss_function if known or "loss_function" in names_read(module) else None
 
 
 def serve(own: Any, impl: str, device: torch.device) -> Loss | str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -250,6 +251,12 @@ def own_class(module: Module) -> type[Module]:
 
 def _is_made(kind: type[Module]) -> bool:
     return Patched in kind.__bases__
+
+
+def names_read(module: Module) -> frozenset[str]:
+    """Return the names in the code of a module's own forward, not in that of what it calls."""
+    code = getattr(inspect.unwrap(own_class(module).forward), "__code__", None)
+    return frozenset(code.co_names if code else ())
 
 
 def fixed_attributes(

@@ -19,9 +19,16 @@ from fuseline.core.registration.operator import PLAIN
 from fuseline.patching.gates import is_activation
 from fuseline.patching.probe import Unlike, autocast, near, neutral
 from fuseline.patching.proof import AUTOCASTS
-from fuseline.patching.serving import Watched, fixed_attributes, own_class, replaced_forward
+from fuseline.patching.serving import (
+    Watched,
+    fixed_attributes,
+    names_read,
+    own_class,
+    replaced_forward,
+)
 
 SPELLINGS = ("tanh", "none")
+FUNCTIONS = {"tanh", "erf"}  # one of which a formula has; no other module is called with a probe
 SIZES = (1.0, 8.0)  # in fp16 the formula's x^3 has no value from 40 on
 
 # An x's kind of device and dtype, and autocast's dtype or None -> the result's dtype.
@@ -77,6 +84,8 @@ class Gelus:
         """Return what would serve a module; None: it is no GELU, or has one kernel already."""
         if not is_activation(module) or replaced_forward(module):
             return None
+        if not FUNCTIONS & names_read(module):
+            return None
         fixed = fixed_attributes(module)
         if isinstance(fixed, str):
             return None
@@ -92,16 +101,22 @@ def _prove(own: Any, module: Module, devices: list[torch.device]) -> tuple[str, 
     """Return which GELU a forward is, and for which dtypes; None: none, or it has one kernel."""
     twin: Any = object.__new__(own)
     state = {name: v for name, v in vars(module).items() if name != "_fuseline"}
-    vars(twin).update(state)
     forward = partial(own.forward, twin)  # without hooks
     for spelling in SPELLINGS:
-        found: Cells = {}
-        for device in devices:
-            cards = [device] if device.type == "cuda" else []
-            with neutral(device), torch.random.fork_rng(cards):  # what draws finds its numbers
-                found |= _cells(forward, spelling, device)
-        if found and vars(twin) == state:  # its forward has noted nothing
-            return spelling, found
+        found: list[Cells] = []
+        for training in (True, False):
+            mode = state | {"training": training}
+            vars(twin).update(mode)
+            found.append({})
+            for device in devices:
+                cards = [device] if device.type == "cuda" else []
+                with neutral(device), torch.random.fork_rng(cards):  # what draws finds its numbers
+                    found[-1] |= _cells(forward, spelling, device)
+            if vars(twin) != mode:  # its forward has noted something
+                return None
+        both = {cell: result for cell, result in found[0].items() if found[1].get(cell) == result}
+        if both:
+            return spelling, both
     return None
 
 
