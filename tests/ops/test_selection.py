@@ -17,6 +17,7 @@ from torch import Tensor
 
 import fuseline
 from fuseline import table
+from fuseline.core import onednn
 from fuseline.core.selection import rules, tuned
 from fuseline.core.selection.auto import serving
 from fuseline.core.selection.rules import DTYPE, Fact
@@ -466,3 +467,25 @@ def without_an_instruction_set() -> None:
     left = [each for each in fuseline.status().left if each.device == "cpu"]
     assert left
     assert all(each.calls == "all calls" and why in each.why for each in left)
+
+
+@pytest.mark.parametrize("able", [True, False])
+def test_onednn_is_refused_numbers_that_the_processor_has_no_kernels_for(monkeypatch, able):
+    monkeypatch.setattr(onednn, "_BFLOAT16", able)
+    assert onednn.refusal("a", torch.float32) is None
+    assert "expected float32 or bfloat16" in str(onednn.refusal("a", torch.float16))
+    assert (onednn.refusal("a", torch.bfloat16) is None) is able
+
+
+def test_auto_takes_bfloat16_on_any_processor():
+    a, b, bias = (torch.randn(s).bfloat16() for s in ((5, 8), (8, 6), (6,)))
+    wanted = torch.nn.functional.gelu((a @ b + bias).float(), approximate="tanh")
+    y = fuseline.matmul_add_gelu(a, b, bias)
+    torch.testing.assert_close(y.float(), wanted, rtol=2e-2, atol=2e-2)
+    x, w, z = (
+        torch.randn(s).bfloat16().to(memory_format=torch.channels_last)
+        for s in ((1, 3, 6, 6), (4, 3, 3, 3), (1, 4, 6, 6))
+    )
+    wanted = (torch.nn.functional.conv2d(x.float(), w.float(), padding=1) + z.float()).relu()
+    y = fuseline.conv_add_relu(x, w, None, z, padding=1)
+    torch.testing.assert_close(y.float(), wanted, rtol=2e-2, atol=4e-2)

@@ -363,9 +363,11 @@ USES = (
     ),
     Use(
         "oneDNN's fused kernels, and the memory format of a convolution",
-        "core/products/onednn.py, core/convolutions/providers.py: `auto` goes on without them. "
+        "core/onednn.py, core/products/onednn.py, core/convolutions/providers.py: `auto` goes on "
+        "without them. "
         "core/convolutions/geometry.py: leave the rule in C++ out, that in Python below it holds",
         {
+            "torch.ops.mkldnn._is_mkldnn_bf16_supported": lambda f: type(f()) is bool,
             "torch.ops.mkldnn._linear_pointwise": _pointwise,
             "torch.ops.mkldnn._convolution_pointwise": _convolution,
             "torch._C._conv_determine_backend_memory_format": _memory_format,

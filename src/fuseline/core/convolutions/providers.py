@@ -12,6 +12,7 @@ from torch import Tensor
 from fuseline.core.convolutions import geometry
 from fuseline.core.convolutions.convolution import Backward, Call, Convolution
 from fuseline.core.device import triton_unavailable
+from fuseline.core.onednn import refusal
 from fuseline.core.registration import contract
 from fuseline.core.registration.contract import Kernels, Provider
 from fuseline.core.selection.select import Selector
@@ -185,8 +186,8 @@ def _no_onednn(device_type: str) -> str | None:
 
 def _not_by_onednn(of: Convolution, direction: str, *args: Any) -> str | None:
     call = of.call(*args)
-    if call.x.dtype not in (torch.float32, torch.bfloat16):
-        return f"x has dtype {call.x.dtype}, expected float32 or bfloat16"
+    if why := refusal("x", call.x.dtype):
+        return why
     if call.x.numel() == 0 or call.x.dim() != 4:
         return f"x has shape {tuple(call.x.shape)}, expected 4 dimensions and no 0"
     # It adds by kernels of its own to nothing else.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fuseline.core import onednn
 from fuseline.core.inputs.layout import dense
 from fuseline.core.products.aten import in_pairs
 from fuseline.core.products.backend import Backend, flat, gelu
 
-_DTYPES = (torch.float32, torch.bfloat16)
 # activation -> the post-operation and its algorithm.
 _POST = {None: ("none", ""), "tanh": ("gelu", "tanh"), "none": ("gelu", "none")}
 
@@ -29,8 +29,8 @@ class OneDnn(Backend):
     def refusal(self, direction: str, a: Tensor, b: Tensor, activation: str | None) -> str | None:
         if activation == "relu":
             return "its ReLU makes 0 of NaN"
-        if a.dtype not in _DTYPES:
-            return f"a has dtype {a.dtype}, expected float32 or bfloat16"
+        if why := onednn.refusal("a", a.dtype):
+            return why
         if a.numel() == 0 or b.numel() == 0:
             return "a or b is empty"
         return "b is a batch" if b.dim() > 2 else None
