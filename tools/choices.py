@@ -14,11 +14,13 @@ import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from fuseline import table
+from fuseline.core import onednn
 from fuseline.core.selection import rules
 from fuseline.core.selection.select import Choice, Selector, asked
 from fuseline.core.selection.tuned import DIRECTIONS
@@ -68,7 +70,8 @@ an implementation there.
 UNSERVED = """## What implementations do not serve
 
 Those that are not here serve all calls on their devices. "auto" takes those with a star only by a
-rule, and others in order.
+rule, and others in order. `onednn` takes bfloat16 where the processor has AVX-512 or
+AVX-NE-CONVERT.
 
 | operator | implementation | device | direction | dtype of x | does not serve |
 | --- | --- | --- | --- | --- | --- |
@@ -152,11 +155,12 @@ def page() -> str:
     """Return the whole page."""
     specs = {op: spec for op, spec in table.load().items() if has_its_own(spec)}
     out = [HEAD, UNSERVED]
-    for spec in specs.values():
-        for choice in selector_of(spec).choices:
-            for device in DEVICES if choice.by_rule or choice.unsupported else ():
-                if not is_of_another_kind(choice, device):
-                    out += lines(spec, choice, device)
+    with mock.patch.object(onednn, "BFLOAT16", True):  # as on a processor with AVX-512
+        for spec in specs.values():
+            for choice in selector_of(spec).choices:
+                for device in DEVICES if choice.by_rule or choice.unsupported else ():
+                    if not is_of_another_kind(choice, device):
+                        out += lines(spec, choice, device)
     out.append("\n## Rules that are shipped\n\n")
     none = True
     for op, spec in specs.items():
