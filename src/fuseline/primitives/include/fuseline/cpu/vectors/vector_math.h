@@ -155,7 +155,7 @@ constexpr float kHalfPi<float>[] = {0x1.921fb6p+0f, -0x1.777a5cp-25f, -0x1.ee59d
 
 // v - n * pi / 2 for |n| < 2^17, what the subtractions lose included: an fp64 may be as close to a
 // multiple as 2^-60, an fp32 as 2^-27. Not kExact: of numbers that were half types, no closer than
-// 2^-16, to 2^-33.
+// 2^-17, to 2^-33.
 template <class C, bool kExact>
 inline Angle<C> less_half_pis(const Vector<C>& v, const Vector<C>& n) {
   const Vector<C> part = Vector<C>{} + kHalfPi<C>[1];
