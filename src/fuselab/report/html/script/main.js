@@ -9,7 +9,6 @@ async function main() {
       page.runs[cell.run].name].join(" ").toLowerCase();
   }
   const first = page.measured[0];
-  document.querySelectorAll("table.times").forEach(stopAt);
   startWalking();
   if (first) {
     const several = page.runs.length > 1;
@@ -25,3 +24,5 @@ async function main() {
 }
 
 main();
+addEventListener("DOMContentLoaded", () =>
+  document.querySelectorAll("table.times").forEach(stopAt));
