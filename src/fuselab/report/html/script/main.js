@@ -2,12 +2,7 @@
 
 async function main() {
   await load();
-  for (const cell of page.cells) {
-    cell.family = family(cell);
-    cell.search = [cell.op, cell.impl, cell.direction, cell.case, cell.dtype,
-      SHORT_TYPES[cell.dtype], cell.layout, cell.device, cell.status, cell.kernels, cell.chosen,
-      page.runs[cell.run].name].join(" ").toLowerCase();
-  }
+  for (const cell of page.cells) cell.family = family(cell);
   const first = page.measured[0];
   startWalking();
   if (first) {
