@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -24,6 +26,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 REDUCTIONS = ["mean", "sum", "none"]
 IGNORED = -100
+chunks = partial(fuseline.linear_cross_entropy, impl="chunks")
 NEEDED, NOTHING = (True, True, True), (False, False, False)
 
 pytestmark = pytest.mark.skipif(
@@ -77,7 +80,7 @@ def test_is_torchs_whatever_the_chunks(rows: int, reduction: str, device: str) -
     target[: rows // 5] = IGNORED
     hidden, weight, bias = given
     how: dict[str, Any] = {"reduction": reduction, "label_smoothing": 0.1}
-    ours = fuseline.linear_cross_entropy(hidden, weight, target, bias, **how)
+    ours = chunks(hidden, weight, target, bias, **how)
     theirs = F.cross_entropy(F.linear(hidden, weight, bias), target, **how)
     dloss = torch.randn_like(theirs)
     pairs = zip(both(ours, given, dloss), both(theirs, given, dloss), strict=True)
@@ -92,7 +95,9 @@ def test_chunks_are_equal_and_in_whole_tiles() -> None:
             hidden, weight = (torch.empty(s, device=device, dtype=torch.bfloat16) for s in shapes)
             return impl_chunks.rows_of_chunk(hidden, weight)
 
-    assert (of(8192, 768), of(0, 64), of(7, 64), of(257, 64)) == (384, 1, 7, 256)
+    assert [of(rows, 64, 2048) for rows in (0, 7, 257, 8192)] == [1, 7, 256, 256]
+    assert of(8192, 768, 2048) == 384  # half of the weight's memory
+    assert of(2**16, 64) == 2**15  # 1 MiB
     if torch.cuda.is_available():  # as much memory as fp32 sums of dweight, or 1 GiB
         assert of(8192, 4096, 128256, "cuda") == 8192
         assert of(8193, 4096, 128256, "cuda") == 4224  # and 3969
@@ -121,7 +126,7 @@ def test_what_needs_no_gradient_is_not_made() -> None:
         assert [t.numel() > 0 for t in (dhidden, dweight, dbias)] == list(needs)
     weight.requires_grad_(False)
     bias.requires_grad_(False)
-    loss = fuseline.linear_cross_entropy(hidden, weight, target, bias)
+    loss = chunks(hidden, weight, target, bias)
     assert sum(t is not None and t.shape == weight.shape for t in saved_by(loss)) == 1
     (found,) = torch.autograd.grad(loss, [hidden])
     wanted = F.cross_entropy(F.linear(hidden, weight, bias), target)
@@ -137,7 +142,7 @@ def saved_by(loss: Tensor) -> tuple[Tensor | None, ...]:
 def test_backward_multiplies_as_often_as_it_is_called(reduction: str) -> None:
     given, target = drawn(300)
     hidden, weight, bias = given
-    loss = fuseline.linear_cross_entropy(hidden, weight, target, bias, reduction=reduction)
+    loss = chunks(hidden, weight, target, bias, reduction=reduction)
     one = torch.autograd.grad(loss, given, retain_graph=True)
     many = torch.autograd.grad(loss, given, torch.full((), -3.0).double(), retain_graph=True)
     again = torch.autograd.grad(loss, given)
@@ -154,7 +159,7 @@ def test_weights_gradient_is_added_up_in_fp32(dtype: torch.dtype, device: str) -
     hidden = torch.rand(rows, 24, device=device).add_(0.5).to(dtype)
     weight = torch.zeros(classes, 24, dtype=dtype, device=device, requires_grad=True)
     target = torch.zeros(rows, dtype=torch.int64, device=device)
-    loss = fuseline.linear_cross_entropy(hidden, weight, target, reduction="sum")
+    loss = chunks(hidden, weight, target, reduction="sum")
     (found,) = torch.autograd.grad(loss, weight, torch.tensor(2.0**-8, device=device))
     dz = torch.full((classes,), 0.2, device=device).to(dtype).double()
     dz[0] = torch.tensor(-0.8).to(dtype).double()
@@ -181,14 +186,14 @@ def test_rows_that_do_not_count(device: str) -> None:
     given, target = drawn(300, device=device)
     hidden, weight, bias = given
     target[:] = IGNORED
-    loss = fuseline.linear_cross_entropy(hidden, weight, target, bias)
+    loss = chunks(hidden, weight, target, bias)
     assert loss.isnan()
     for dloss in (1.0, torch.nan):
         seed = torch.tensor(dloss, dtype=torch.float64, device=device)
         dhidden, *others = torch.autograd.grad(loss, given, seed, retain_graph=True)
         assert not dhidden.any()
         assert dloss != 1.0 or not any(t.any() for t in others)
-    assert fuseline.linear_cross_entropy(hidden, weight, target, bias, reduction="sum") == 0
+    assert chunks(hidden, weight, target, bias, reduction="sum") == 0
 
 
 def test_a_target_that_is_no_class_is_refused() -> None:
@@ -207,7 +212,7 @@ def test_a_gradient_of_a_gradient_is_the_formulas(reduction: str) -> None:
         grads = torch.autograd.grad(loss, given, dloss, create_graph=True)
         return list(torch.autograd.grad(sum(g.square().sum() for g in grads), given))
 
-    ours = fuseline.linear_cross_entropy(given[0], given[1], target, given[2], reduction=reduction)
+    ours = chunks(given[0], given[1], target, given[2], reduction=reduction)
     theirs = F.cross_entropy(F.linear(*given), target, reduction=reduction)
     torch.testing.assert_close(second(ours), second(theirs))
 
@@ -230,7 +235,7 @@ def test_autocast_casts_as_of_a_linear_layer(impl: str) -> None:
 def test_compiled(dynamic: bool, reduction: str) -> None:
     @torch.compile(backend="aot_eager", fullgraph=True, dynamic=dynamic)
     def step(hidden: Tensor, weight: Tensor, bias: Tensor, target: Tensor) -> Tensor:
-        return fuseline.linear_cross_entropy(hidden * 2, weight, target, bias, reduction=reduction)
+        return chunks(hidden * 2, weight, target, bias, reduction=reduction)
 
     for rows in (300, 517) if dynamic else (300,):
         given, target = drawn(rows, dtype=torch.float32)
@@ -270,7 +275,7 @@ def test_vmap_is_a_call_each(reduction: str) -> None:
     many = [torch.stack([t.detach(), -t.detach()]) for t in (hidden, weight, bias)]
 
     def one(h: Tensor, w: Tensor, t: Tensor, b: Tensor) -> Tensor:
-        return fuseline.linear_cross_entropy(h, w, t, b, reduction=reduction)
+        return chunks(h, w, t, b, reduction=reduction)
 
     for dims in ((0, None, None, None), (0, 0, None, 0), (None, 0, 0, None)):
         batches = (many[0], many[1], torch.stack([target, target.flip(0)]), many[2])
@@ -282,6 +287,52 @@ def test_vmap_is_a_call_each(reduction: str) -> None:
         ]
         found = torch.vmap(one, in_dims=dims)(*given)
         torch.testing.assert_close(found, torch.stack(wanted))
+
+
+def test_few_logits_on_a_cpu_are_computed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> Any:
+        raise NotImplementedError
+
+    monkeypatch.setattr(impl_chunks, "_Layer", refused)
+    for reduction, dtype in product(REDUCTIONS, (torch.float32, torch.bfloat16)):
+        (hidden, weight, bias), target = drawn(300, dtype=dtype)
+        target[:40] = IGNORED
+        how: dict[str, Any] = {"reduction": reduction, "label_smoothing": 0.1}
+        loss = fuseline.linear_cross_entropy(hidden, weight, target, bias, **how)
+        assert loss.dtype == torch.float32
+        theirs = F.cross_entropy(F.linear(hidden, weight, bias).float(), target, **how)
+        eps = torch.finfo(dtype).eps
+        given = [hidden, weight, bias]
+        for a, b in zip(both(loss, given), both(theirs, given), strict=True):
+            torch.testing.assert_close(a, b, rtol=8 * eps, atol=8 * eps)
+    told = fuseline.explain_choice(fuseline.linear_cross_entropy, hidden, weight, target, bias)
+    assert told.op == "cross_entropy"
+    for rows, dtype in ((300, torch.float16), (2**15, torch.float32)):  # 2^15 * 61 logits
+        (hidden, weight, bias), target = drawn(rows, dtype=dtype)
+        with pytest.raises(NotImplementedError):
+            fuseline.linear_cross_entropy(hidden, weight, target, bias)
+
+
+@pytest.mark.parametrize("rows", [7, 2**15])
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("weight", lambda t: t[0], "weight has shape"),
+        ("weight", lambda t: t.double(), "weight"),
+        ("bias", lambda t: t[:1], "bias has shape"),
+        ("target", lambda t: t[1:], "target has shape"),
+        ("hidden", lambda t: t[0, 0], "hidden"),
+        ("hidden", lambda t: t.long(), "hidden"),
+    ],
+)
+def test_few_or_many_the_words_of_a_refusal_are_the_same(
+    rows: int, name: str, change: Callable[[Tensor], Tensor], words: str
+) -> None:
+    tensors, target = drawn(rows, dtype=torch.float32)
+    given = dict(zip(("hidden", "weight", "bias"), tensors, strict=True), target=target)
+    given[name] = change(given[name].detach())
+    with pytest.raises((TypeError, ValueError), match=f"linear_cross_entropy: {words}"):
+        fuseline.linear_cross_entropy(**given)
 
 
 def test_torchs_own_by_chunks_is_beside_it() -> None:

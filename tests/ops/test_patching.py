@@ -75,12 +75,10 @@ def test_families_forward_backward_generate(family: str, device: str) -> None:
     before, state = everything(), {n: t.clone() for n, t in net.state_dict().items()}
     report = fuseline.patch(net, impl_on(device))
     own, count = FAMILIES[family]
-    # GPT-2 has no gates, and transformers knows no loss of its class.
-    others = {} if family == "gpt2" else {
-        own.replace("RMSNorm", "MLP"): 2, own.replace("RMSNorm", "Attention"): 2,
-        "ForCausalLMLoss": 1,
-    }  # fmt: skip
-    if others and impl_on(device) == "auto":  # linear_cross_entropy has no "cpu"
+    gated = {own.replace("RMSNorm", "MLP"): 2, own.replace("RMSNorm", "Attention"): 2}
+    others = {"NewGELUActivation": 2} if family == "gpt2" else gated
+    others["ForCausalLMLoss"] = 1
+    if impl_on(device) == "auto":  # linear_cross_entropy has no "cpu"
         others["Linear"] = 1
     found = Counter(name for _, name in report.replaced)
     assert found == {own: count} | others, str(report)

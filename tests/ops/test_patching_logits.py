@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 import fuseline
 from fuseline.core import native
+from fuseline.ops.linear_cross_entropy import op
 from fuseline.patching.logits import Logits, deferred
 
 CLASSES, ROWS = 64, (2, 300)  # of more rows than linear_cross_entropy takes at once
@@ -25,6 +26,12 @@ OWN = [f for f in FAMILIES if f != "gpt2"]  # whose loss transformers knows
 pytestmark = pytest.mark.skipif(
     native.status().state != "loaded", reason=str(native.status().why_not("cpu"))
 )
+
+
+@pytest.fixture(autouse=True)
+def none_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have linear_cross_entropy go by chunks, as with the logits of a real model."""
+    monkeypatch.setattr(op, "_FEW", 0)
 
 
 def batch(device: str = "cpu") -> dict[str, Tensor]:
