@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -178,7 +179,7 @@ class _Patch:
         for name, module in list(self.model.named_modules()):
             if id(module) in known or id(module) in inside:
                 continue
-            found = gelus.serving(module, list(self._devices(module).values()))
+            found = gelus.serving(module, partial(self._devices, module))
             if found is not None and found.is_as(vars(module).get("_fuseline")):
                 kept.append((name, own_class(module).__name__, ALREADY))
             elif found is not None:

@@ -34,12 +34,13 @@ def unavailable(device_type: str) -> str | None:
     return native.why_no_kernel("fuseline::cross_entropy", device_type)
 
 
-def _require_classes(target: Tensor, classes: int, ignore_index: int) -> None:
+def require_classes(target: Tensor, classes: int, ignore_index: int) -> None:
     """Refuse a target that is no class, where that is known at once: cross_entropy knows a chunk's
     rows alone.
     """
     if not target.is_cpu:
         return
+    target = target.reshape(-1)
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if wrong.any():
         row = int(wrong.nonzero()[0])
@@ -63,7 +64,7 @@ def forward(
     """
     *how, need_dhidden, need_dweight, need_dbias = options
     rows, classes = flat(hidden), target.reshape(-1)
-    _require_classes(classes, weight.shape[0], ignore_index)
+    require_classes(target, weight.shape[0], ignore_index)
     apart = reduction == "none"
     needs = (need_dhidden, need_dweight, need_dbias)
     layer = _Layer(rows, weight, bias)
@@ -126,7 +127,7 @@ def backward(
             _scaled(dbias, of_all, hidden.dtype),
         )
     rows, classes, dlosses = flat(hidden), target.reshape(-1), dloss.reshape(-1)
-    _require_classes(classes, weight.shape[0], ignore_index)
+    require_classes(target, weight.shape[0], ignore_index)
     layer = _Layer(rows, weight, bias)
     sums = _Gradients(layer, needs)
     for part, z in layer.logits():

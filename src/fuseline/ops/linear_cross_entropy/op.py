@@ -14,7 +14,7 @@ from fuseline.core.inputs import arguments
 from fuseline.core.products.backend import flat
 from fuseline.core.registration import contract, operator
 from fuseline.core.selection.rules import DTYPE, Fact
-from fuseline.core.selection.select import ASK, Asked
+from fuseline.core.selection.select import ASK
 from fuseline.ops.cross_entropy import op as losses
 from fuseline.ops.linear_cross_entropy import impl_chunks, impl_eager
 from fuseline.primitives.rms import statistics_dtype
@@ -79,36 +79,40 @@ def linear_cross_entropy(
         every: tuple[Any, ...] = (*given, *how, impl)
         return handle_torch_function(linear_cross_entropy, given, *every)  # type: ignore[no-any-return]
     given = operator.lowered(*given)
-    loss = None if torch.compiler.is_compiling() else _of_few(impl, given, how)
-    if loss is not None:
-        return loss
+    if impl in ("auto", ASK) and _are_few(*given) and not torch.compiler.is_compiling():
+        return _at_once(impl, given, how)
     args = (*given, *how, *_NOTHING)
-    made: Tensor = operator.call(SELECTOR, validate, linear_cross_entropy, impl, *args)
-    return made
+    loss: Tensor = operator.call(SELECTOR, validate, linear_cross_entropy, impl, *args)
+    return loss
 
 
-def _of_few(impl: str, given: tuple[Any, ...], how: tuple[Any, ...]) -> Tensor | None:
-    """Return the loss of all logits at once where they are few, by two operators that save what
-    each needs; else None, also of what is refused, for which the other way has the words.
+def _are_few(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> bool:
+    """Whether a CPU computes all logits at once: of tensors that F.linear takes as `validate` does.
 
     Not of fp16: the gradient of a mean, divided by the number of rows, would lose its least.
     """
+    try:
+        return (
+            hidden.is_cpu
+            and hidden.dtype != torch.float16
+            and hidden.dim() > 0
+            and weight.dim() == 2
+            and hidden.numel() * weight.shape[0] <= _FEW * hidden.shape[-1]
+            and (bias is None or bias.shape == weight.shape[:1])
+        )
+    except AttributeError:  # of what is no tensor
+        return False
+
+
+def _at_once(impl: str, given: tuple[Any, ...], how: tuple[Any, ...]) -> Tensor:
+    """Return the loss by two operators, each of which saves what it needs."""
     hidden, weight, target, bias = given
     try:
-        if (
-            impl not in ("auto", ASK)
-            or not hidden.is_cpu
-            or hidden.dtype == torch.float16
-            or weight.dim() != 2
-            or (bias is not None and bias.shape != weight.shape[:1])
-            or hidden.numel() * weight.shape[0] > _FEW * hidden.shape[-1]
-        ):
-            return None
         return losses.cross_entropy(F.linear(hidden, weight, bias), target, None, *(*how, impl))
-    except Asked:
+    except (IndexError, RuntimeError, TypeError, ValueError):
+        validate(*given, *how)
+        impl_chunks.require_classes(target, weight.shape[0], how[0])
         raise
-    except Exception:
-        return None
 
 
 def validate(

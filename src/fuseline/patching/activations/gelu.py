@@ -6,6 +6,7 @@ and keeps x.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -80,8 +81,11 @@ class Gelus:
         self.impl = impl
         self.proofs: dict[Any, tuple[str, Cells] | None] = {}
 
-    def serving(self, module: Any, devices: list[torch.device]) -> Gelu | None:
-        """Return what would serve a module; None: it is no GELU, or has one kernel already."""
+    def serving(self, module: Any, devices: Callable[[], dict[str, torch.device]]) -> Gelu | None:
+        """Return what would serve a module; None: it is no GELU, or has one kernel already.
+
+        devices  () -> those to prove it on, by kind
+        """
         if not is_activation(module) or replaced_forward(module):
             return None
         if not FUNCTIONS & names_read(module):
@@ -92,7 +96,7 @@ class Gelus:
         own = own_class(module)
         key = own, repr(fixed)
         if key not in self.proofs:
-            self.proofs[key] = _prove(own, module, devices)
+            self.proofs[key] = _prove(own, module, list(devices().values()))
         found = self.proofs[key]
         return found and Gelu(self.impl, fixed, *found)
 
