@@ -30,6 +30,8 @@ MEANING = {
     "writes": "writes to files",
     "looks": "looks at the interpreter's frames or objects",
     "threads": "leaves threads running",
+    "processes": "leaves processes running",
+    "configures": "changes how torch.compile compiles, Model's baseline too",
     "values": "is right on values of get_inputs(), wrong on normal numbers",
     "weights": "does not follow when the weights change",
     "clocks": "is faster by the clock in its process than by one outside",

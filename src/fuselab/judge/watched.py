@@ -16,6 +16,8 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+import torch._dynamo.config
+import torch._inductor.config
 
 from fuselab.worker.checks.guard import Guard
 
@@ -25,6 +27,8 @@ OWNERS: tuple[object, ...] = (
     *(torch.nn.functional, torch.nn.Module, torch.backends, torch.random),
 )
 _LOOKS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers")
+_STARTS = ("subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system")
+_HEARD = ("open", *_LOOKS, *_STARTS)
 _STDLIB = (sysconfig.get_path("stdlib"), "<frozen")
 _WRITING = os.O_WRONLY | os.O_RDWR
 
@@ -37,15 +41,16 @@ class Watch:
 
     def __init__(self, solution: str, problem: str) -> None:
         self._solution, self._problem = os.path.realpath(solution), os.path.realpath(problem)
-        if "compile" in Path(solution).read_text(encoding="utf-8", errors="replace"):
-            # Torch's compiler replaces some of torch's functions when it is first used.
-            torch.compile(torch.neg, backend="eager")(torch.ones(1))
+        # Torch's compiler replaces some of torch's functions when it is first used, or imported.
+        torch.compile(torch.neg, backend="eager")(torch.ones(1))
+        self._configured = _compilers_settings()
         self._guard = Guard()
         self._guard.hold(*OWNERS)
         self._temporary = os.path.realpath(tempfile.gettempdir())
         self._open = False
         self._written: set[str] = set()
         self._looked: set[str] = set()
+        self._starts = False
         self._called = 0
         self._started: list[threading.Thread] = []
         self._note_threads()
@@ -77,6 +82,11 @@ class Watch:
             yield "looks", ", ".join(sorted(self._looked))
         if left := sum(thread.is_alive() for thread in self._started):
             yield "threads", str(left)
+        if self._starts and (left := _children()):
+            yield "processes", str(left)
+        now = _compilers_settings()
+        if changed := [name for name, value in self._configured.items() if now[name] != value]:
+            yield "configures", ", ".join(changed)
 
     def _note_threads(self) -> None:
         start = threading.Thread.start
@@ -94,13 +104,16 @@ class Watch:
             self._called += 1
 
     def _heard(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._open or (event != "open" and event not in _LOOKS):
+        if not self._open or event not in _HEARD:
             return
         self._open = False  # what follows is heard, too
-        if event != "open" and self._by_solution():
-            self._looked.add(event)
-        elif event == "open" and self._writes(*arguments) and self._by_solution():
-            self._written.add(Path(os.fsdecode(arguments[0])).name)
+        if (event != "open" or self._writes(*arguments)) and self._by_solution():
+            if event in _LOOKS:
+                self._looked.add(event)
+            elif event in _STARTS:
+                self._starts = True
+            else:
+                self._written.add(Path(os.fsdecode(arguments[0])).name)
         self._open = True
 
     def _by_solution(self) -> bool:
@@ -121,3 +134,25 @@ class Watch:
         place = os.path.realpath(os.fsdecode(path))
         allowed = place.startswith((self._temporary, os.devnull)) or "__pycache__" in place
         return bool(writing) and not allowed
+
+
+def _children() -> int:
+    """Return how many child processes of this one run."""
+    own, found = str(os.getpid()), 0
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = place.read_text().rpartition(")")[2].split()[:2]
+        except OSError:  # it has ended
+            continue
+        found += parent == own and state != "Z"
+    return found
+
+
+def _compilers_settings() -> dict[str, Any]:
+    """Return the settings of torch's compiler, which a baseline is compiled with, by name."""
+    modules = {"dynamo": torch._dynamo.config, "inductor": torch._inductor.config}
+    return {
+        f"{short}.{name}": value
+        for short, module in modules.items()
+        for name, value in module.get_config_copy().items()
+    }

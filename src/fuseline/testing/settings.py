@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import sys
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -29,7 +30,6 @@ def snapshot(device: torch.device) -> Settings:
         "threads": torch.get_num_threads(),
         "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
         "float32 matmul precision": torch.get_float32_matmul_precision(),
-        "cudnn": (torch.backends.cudnn.enabled, torch.backends.cudnn.benchmark),
         "working directory": hash(os.getcwd()),
         # Flushed to zero, it adds up to nothing.
         "denormals": torch.tensor(1e-310, dtype=torch.float64, device="cpu").add(0).item() != 0,
@@ -40,11 +40,30 @@ def snapshot(device: torch.device) -> Settings:
         "operators taken over": [(s.op, s.device) for s in takeover.status().served if s.enabled],
         "trace function": sys.gettrace(),
         "profile function": sys.getprofile(),
-    } | _process()
+    } | {**_kernels(), **_process()}
     if device.type == "cuda":
         state["current device"] = torch.cuda.current_device()
         state["current stream"] = torch.cuda.current_stream(device).cuda_stream
     return {name: str(value) for name, value in state.items()}
+
+
+def _kernels() -> dict[str, object]:
+    """Return which kernels torch may take: what one call forbids, those after it go without."""
+    backends: Any = torch.backends
+    cudnn, onednn, product = backends.cudnn, backends.mkldnn, backends.cuda.matmul
+    kinds = ("flash", "mem_efficient", "cudnn", "math")
+    reduced = ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction",
+               "fp16_accumulation")  # fmt: skip
+    each = (product, cudnn.conv, cudnn.rnn, onednn.matmul, onednn.conv, onednn.rnn)
+    return {
+        "cudnn": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+        "onednn": (onednn.enabled, onednn.deterministic),
+        "attention kernels": [
+            kind for kind in kinds if getattr(backends.cuda, f"{kind}_sdp_enabled")()
+        ],
+        "sums of products": [getattr(product, f"allow_{name}") for name in reduced],
+        "fp32 precision": [backend.fp32_precision for backend in each],
+    }
 
 
 def _process() -> dict[str, object]:
