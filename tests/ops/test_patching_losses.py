@@ -47,6 +47,12 @@ def next_token_loss(
     return loss if num_items_in_batch is None else loss / num_items_in_batch
 
 
+def masked_loss(logits: Tensor, labels: Any, vocab_size: int, num_items_in_batch: Any = None,
+                ignore_index: int = -100, **kwargs: Any) -> Tensor:  # fmt: skip
+    """The loss of a masked language model as transformers writes it."""
+    return next_token_loss(logits, None, vocab_size, num_items_in_batch, ignore_index, labels)
+
+
 class Head(nn.Module):
     """A model whose loss function is kept as transformers keeps it."""
 
@@ -118,8 +124,11 @@ def test_families(family: str, dtype: torch.dtype, device: str) -> None:
 @pytest.mark.parametrize("how", [{}, {"num_items_in_batch": 7}, {"ignore_index": 3},
                                  {"num_items_in_batch": torch.tensor(7)},
                                  {"shift_labels": torch.randint(CLASSES, (3, 9))}])  # fmt: skip
-def test_what_is_served_is_the_models_own(how: dict[str, Any]) -> None:
-    net, (x, labels) = Head(), given()
+@pytest.mark.parametrize("own", [next_token_loss, masked_loss])
+def test_what_is_served_is_the_models_own(own: Any, how: dict[str, Any]) -> None:
+    if own is masked_loss and "shift_labels" in how:
+        pytest.skip("it takes none")
+    net, (x, labels) = Head(own), given()
     if "ignore_index" in how:
         labels = labels.masked_fill(labels == -100, 3)
     weight = net.lm_head.weight
@@ -187,6 +196,28 @@ def test_other_calls_go_to_the_models_own() -> None:
     assert "labels is torch.int32 of shape (3, 9)" in own
 
 
+def test_a_masked_models_loss() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(vocab_size=CLASSES, hidden_size=16, num_hidden_layers=1,
+                        num_attention_heads=2, intermediate_size=24)  # fmt: skip
+    net = transformers.BertForMaskedLM(config).eval()
+    ids = tokens("cpu").remainder(CLASSES)
+    labels = ids.masked_fill(torch.rand(ids.shape) < 0.8, -100)
+    logits = net(ids).logits.detach()
+    call: Any = {"logits": logits, "labels": labels, "vocab_size": CLASSES}
+    wanted = net.loss_function(**call)
+    report = fuseline.patch(net)
+    assert (PLACE, "ForMaskedLMLoss") in report.replaced, str(report)
+    torch.testing.assert_close(net.loss_function(**call), wanted)
+    torch.testing.assert_close(net.loss_function(**call, shift_labels=labels.flip(0)), wanted)
+    assert status(net) == (1, {"called with shift_labels": 1})
+
+
+def masked_but_shifted(logits: Tensor, labels: Any, vocab_size: int, num_items_in_batch: Any = None,
+                       ignore_index: int = -100) -> Tensor:  # fmt: skip
+    return next_token_loss(logits, labels, vocab_size, num_items_in_batch, ignore_index)
+
+
 def unshifted(logits: Tensor, labels: Any, vocab_size: int, num_items_in_batch: Any = None,
               ignore_index: int = -100, shift_labels: Any = None) -> Tensor:  # fmt: skip
     target = labels if shift_labels is None else shift_labels
@@ -230,6 +261,7 @@ class Callee:
 
 @pytest.mark.parametrize(("own", "why"), [
     (unshifted, "times what rounding explains"),
+    (masked_but_shifted, "times what rounding explains"),
     (smoothed, "times what rounding explains"),
     (never_nan, "times what rounding explains"),
     (detached, "times what rounding explains"),

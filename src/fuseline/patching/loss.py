@@ -1,4 +1,4 @@
-"""The loss function of a causal language model: a proof that it is cross_entropy, and its calls."""
+"""The loss function of a language model: a proof that it is cross_entropy, and its calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from fuseline.patching.logits import Head, Logits, deferred
 from fuseline.patching.probe import Differs, Unlike, autocast, neutral
 from fuseline.patching.serving import Watched, names_read
 
-# What transformers' losses take, in this order, and where a model keeps one that was set.
+# What transformers' losses take, in this order, and where a model keeps one that was set. Those of
+# masked tokens have no shift_labels: a label is that of its own place.
 NAMES = ("logits", "labels", "vocab_size", "num_items_in_batch", "ignore_index", "shift_labels")
 PLACE = "_loss_function"
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -38,6 +39,7 @@ class Loss(Watched):
 
     own     that function, which serves what was not proven
     device  the kind that the proof was made on
+    names   of its arguments
     cells   dtypes of logits and numbers of their dimensions in which it is cross_entropy
     heads   those in which linear_cross_entropy is the loss and the layer before it
     """
@@ -48,17 +50,18 @@ class Loss(Watched):
     ) -> None:  # fmt: skip
         super().__init__(impl, ())
         self.own_function, self.device, self.cells, self.heads = own, device, cells, heads
+        self.names = names_of(own)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(NAMES, args, strict=False))
-        why = _unknown(args, given, kwargs) or self._refusal(**given, **kwargs)
+        given = dict(zip(self.names, args, strict=False))
+        why = self._unknown(args, given, kwargs) or self._refusal(**given, **kwargs)
         if not is_compiling():
             self.count(why)
         if why is not None:
             return self.own_function(*args, **kwargs)
         given |= kwargs
         del given["vocab_size"]
-        return compute(self.impl, **given)
+        return compute(self.impl, self.names, **given)
 
     def still(self, other: Loss) -> bool:
         """Whether another one serves the same."""
@@ -68,6 +71,15 @@ class Loss(Watched):
     def head(self, layer: nn.Linear) -> Head | None:
         """Return what serves the layer that makes the logits, if they need not be there."""
         return Head(layer, self.device, self.heads) if self.heads else None
+
+    def _unknown(self, args: Any, given: Any, kwargs: Any) -> str | None:
+        """Return what about the names of a call's arguments is not as was proven, or None."""
+        names = set(given) | set(kwargs)
+        if len(args) > len(self.names) or set(given) & set(kwargs):
+            return "called with more arguments than it has"
+        if more := sorted(names - set(self.names)):
+            return f"called with {', '.join(more)}"
+        return None if names.issuperset(NAMES[:3]) else "called with fewer arguments than it needs"
 
     def _refusal(
         self,
@@ -96,28 +108,31 @@ class Loss(Watched):
         return "torch.jit traces" if not is_compiling() and _tracing() is not None else None
 
 
-def _unknown(args: Any, given: Any, kwargs: Any) -> str | None:
-    """Return what about the names of a call's arguments is not as was proven, or None."""
-    names = set(given) | set(kwargs)
-    if len(args) > len(NAMES) or set(given) & set(kwargs):
-        return "called with more arguments than it has"
-    if more := sorted(names - set(NAMES)):
-        return f"called with {', '.join(more)}"
-    return None if names.issuperset(NAMES[:3]) else "called with fewer arguments than it needs"
+def names_of(own: FunctionType) -> tuple[str, ...]:
+    """Return the names of a loss's arguments, NAMES with or without the last; raise Unlike."""
+    parameters = inspect.signature(own).parameters.values()
+    names = tuple(p.name for p in parameters if p.kind is not inspect.Parameter.VAR_KEYWORD)
+    if names not in (NAMES, NAMES[:-1]):
+        raise Unlike(f"its parameters are {', '.join(p.name for p in parameters)}")
+    return names
 
 
 def compute(
     impl: str,
+    names: tuple[str, ...],
     logits: Tensor,
     labels: Any,
     num_items_in_batch: Any = None,
     ignore_index: int = -100,
     shift_labels: Tensor | None = None,
 ) -> Tensor:
-    """Return the loss of the next label each, by our operator."""
-    if shift_labels is None:
-        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
-    target = shift_labels.to(logits.device)
+    """Return the loss of the next label each, or of its own where `names` has no shift_labels, by
+    our operator.
+    """
+    target = labels if shift_labels is None else shift_labels
+    if shift_labels is None and names == NAMES:
+        target = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+    target = target.to(logits.device)
     reduction = "mean" if num_items_in_batch is None else "sum"
     loss = _sum_or_mean(impl, logits, target, ignore_index, reduction)
     if num_items_in_batch is None:
@@ -193,12 +208,7 @@ def prove(own: Any, impl: str, device: torch.device) -> tuple[frozenset[Cell], f
 
     Raises Unlike where it is another function of fp32 logits.
     """
-    parameters = inspect.signature(own).parameters.values()
-    kinds = [p.kind for p in parameters]
-    if tuple(p.name for p in parameters)[: len(NAMES)] != NAMES or any(
-        kind is not inspect.Parameter.VAR_KEYWORD for kind in kinds[len(NAMES) :]
-    ):
-        raise Unlike(f"its parameters are {', '.join(p.name for p in parameters)}")
+    names_of(own)  # raises
     found, heads, errors = [], [], []
     with neutral(device):
         for dtype, shapes in product(DTYPES, SHAPES):
@@ -219,7 +229,10 @@ def prove(own: Any, impl: str, device: torch.device) -> tuple[frozenset[Cell], f
 
 
 def _calls(
-    generator: torch.Generator, shape: tuple[int, ...], device: torch.device
+    names: tuple[str, ...],
+    generator: torch.Generator,
+    shape: tuple[int, ...],
+    device: torch.device,
 ) -> Iterator[dict[str, Any]]:
     """Give what a loss may be called with beside logits of a shape."""
     *lead, classes = shape
@@ -228,8 +241,9 @@ def _calls(
     yield {"labels": labels}
     yield {"labels": labels, "num_items_in_batch": torch.tensor(11, device=device)}
     yield {"labels": labels.masked_fill(labels == -100, 3), "ignore_index": 3}
-    yield {"labels": labels, "shift_labels": labels.flip(0)}
     yield {"labels": torch.full_like(labels, -100)}
+    if names == NAMES:
+        yield {"labels": labels, "shift_labels": labels.flip(0)}
 
 
 def _compare(
@@ -237,7 +251,9 @@ def _compare(
 ) -> None:
     generator = torch.Generator()
     generator.seed()
-    for call, to in product(_calls(generator, shape, device), (None, torch.bfloat16)):
+    for call, to in product(
+        _calls(names_of(own), generator, shape, device), (None, torch.bfloat16)
+    ):
         x = 4 * torch.randn(shape, generator=generator)
         with autocast(device, to):
             _check(own, impl, [x.to(device, dtype)], call)
@@ -249,7 +265,7 @@ def _with_head(own: Any, shapes: Any, dtype: torch.dtype, device: torch.device) 
     generator.seed()
     try:
         for shape in shapes:
-            for call in _calls(generator, shape, device):
+            for call in _calls(names_of(own), generator, shape, device):
                 hidden = torch.randint(-1, 2, (*shape[:-1], 16), generator=generator)
                 weight = torch.randint(-4, 5, (shape[-1], 16), generator=generator) / 4
                 leaves = [t.to(device, dtype) for t in (hidden, weight)]
@@ -264,7 +280,7 @@ def _check(own: Any, impl: str, leaves: list[Tensor], given: dict[str, Any]) -> 
 
     leaves: logits, or what F.linear makes them of.
     """
-    dloss = torch.tensor(3.0, device=leaves[0].device)
+    names, dloss = names_of(own), torch.tensor(3.0, device=leaves[0].device)
     inputs = [[t.clone().requires_grad_() for t in leaves] for _ in range(2)]
     with torch.enable_grad():
         try:
@@ -274,10 +290,10 @@ def _check(own: Any, impl: str, leaves: list[Tensor], given: dict[str, Any]) -> 
         except Exception as error:  # whatever it does
             line = (str(error).strip().splitlines() or [""])[0]
             raise Unlike(f"it raises {type(error).__name__} on a probe: {line}") from error
-        ours = compute(impl, _logits(deferred, inputs[1]), **given)
+        ours = compute(impl, names, _logits(deferred, inputs[1]), **given)
         found = torch.autograd.grad(ours, inputs[1], dloss)
         exact = [t.double().requires_grad_() for t in leaves]
-        value = compute("eager", _logits(F.linear, exact), **given)
+        value = compute("eager", names, _logits(F.linear, exact), **given)
         gradients = torch.autograd.grad(value, exact, dloss.double())
     kinds = [(t.dtype, t.shape) for t in (ours, *found)]
     if kinds != [(t.dtype, t.shape) for t in (theirs, *wanted)]:

@@ -55,9 +55,10 @@ def patch(model: Module, impl: str = "auto", keep_logits: bool = False) -> Repor
            Activations that spell GELU out, as transformers' NewGELUActivation, by torch's gelu: one
            kernel that keeps x, for some eight; value and gradient are compared with fp64.
            Losses, by cross_entropy: the loss function of a transformers model, if it is that of the
-           next label each, as ForCausalLMLoss; loss and gradient are compared with fp64. In
-           training the linear layer before it goes into linear_cross_entropy, so that there are no
-           logits: they are computed when something reads them, which must be before backward.
+           next label each or of its own (ForCausalLMLoss, ForMaskedLMLoss); loss and gradient are
+           compared with fp64. In training the linear layer before it goes into
+           linear_cross_entropy, so that there are no logits: they are computed when something reads
+           them, which must be before backward.
            Rotary embeddings, by rope: attention of transformers' models whose forward calls the
            global apply_rotary_pos_emb of its file, a function of q, k, cos and sin that is compared
            with fp64. The module runs its own forward in which that name alone is another.
