@@ -50,17 +50,20 @@ def snapshot(device: torch.device) -> Settings:
 def _kernels() -> dict[str, object]:
     """Return which kernels torch may take: what one call forbids, those after it go without."""
     backends: Any = torch.backends
-    cudnn, onednn, product = backends.cudnn, backends.mkldnn, backends.cuda.matmul
-    kinds = ("flash", "mem_efficient", "cudnn", "math")
+    cudnn, onednn, cuda = backends.cudnn, backends.mkldnn, backends.cuda
+    product = cuda.matmul
     reduced = ("fp16_reduced_precision_reduction", "bf16_reduced_precision_reduction",
                "fp16_accumulation")  # fmt: skip
     each = (product, cudnn.conv, cudnn.rnn, onednn.matmul, onednn.conv, onednn.rnn)
     return {
         "cudnn": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
         "onednn": (onednn.enabled, onednn.deterministic),
-        "attention kernels": [
-            kind for kind in kinds if getattr(backends.cuda, f"{kind}_sdp_enabled")()
-        ],
+        "attention kernels": {
+            "flash": cuda.flash_sdp_enabled(),
+            "mem_efficient": cuda.mem_efficient_sdp_enabled(),
+            "cudnn": cuda.cudnn_sdp_enabled(),
+            "math": cuda.math_sdp_enabled(),
+        },
         "sums of products": [getattr(product, f"allow_{name}") for name in reduced],
         "fp32 precision": [backend.fp32_precision for backend in each],
     }
