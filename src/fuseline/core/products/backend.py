@@ -18,6 +18,17 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 _MOST_DIMENSIONS = 12
 
 
+def in_pairs(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what torch multiplies on a CPU: of half types with one column of zeros more, if odd.
+
+    oneDNN's kernels for processors with AMX take columns by two, and the last of an odd number with
+    what lies behind its row, times 0: a NaN there spread to the row (torch 2.13).
+    """
+    if a.is_cuda or a.dtype.itemsize > 2 or a.shape[-1] % 2 == 0:
+        return a, b
+    return F.pad(a, (0, 1)), F.pad(b, (0, 0, 0, 1))
+
+
 class Backend(ABC):
     """What multiplies. Batches of a and b are equal, or b is one matrix.
 
@@ -52,9 +63,9 @@ class Backend(ABC):
     ) -> tuple[Tensor, Tensor | None]:
         """Return activation(a @ b + bias) and, to `save`, what GELU was of."""
 
-    @abstractmethod
     def product(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return a @ b."""
+        """Return a @ b: torch's own, unless there is another."""
+        return torch.matmul(*in_pairs(a, b)).contiguous()
 
     def product_and_sums(self, a: Tensor, b: Tensor, of_a: bool) -> tuple[Tensor, Tensor]:
         """Return a @ b of two matrices and, summed over what is multiplied away, a or b."""

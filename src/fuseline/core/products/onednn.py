@@ -7,8 +7,7 @@ from torch import Tensor
 
 from fuseline.core import onednn
 from fuseline.core.inputs.layout import dense
-from fuseline.core.products.aten import in_pairs
-from fuseline.core.products.backend import Backend, flat, gelu
+from fuseline.core.products.backend import Backend, flat, gelu, in_pairs
 
 # activation -> the post-operation and its algorithm.
 _POST = {None: ("none", ""), "tanh": ("gelu", "tanh"), "none": ("gelu", "none")}
@@ -46,9 +45,6 @@ class OneDnn(Backend):
             return _linear(a, b, bias, activation), None
         h = _linear(a, b, bias, None)
         return gelu(h, activation), h
-
-    def product(self, a: Tensor, b: Tensor) -> Tensor:
-        return torch.matmul(*in_pairs(a, b)).contiguous()
 
 
 def _linear(a: Tensor, b: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What the specs of the study's patterns on rows try alike: problem sizes and bad inputs."""
+"""What the specs of the study's patterns on rows have alike: problem sizes, bad inputs, a cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from fuseline.core.specs.spec import Case, ErrorCase, Inputs
+from fuseline.core.specs.spec import Case, Cost, Direction, ErrorCase, Inputs
 
 _GRID = tuple(1 << k for k in range(7, 17))  # the study's
 _BOTH = ("fusion-quick", "quick")
@@ -99,3 +99,11 @@ def sum_near_one(x: Tensor, dim: int = -1) -> Tensor:
     computed = torch.promote_types(x.dtype, torch.float32)
     held = 1 if x.dtype == computed else 4
     return torch.full_like(x, held * torch.finfo(computed).eps / torch.finfo(x.dtype).eps)
+
+
+def softmax_cost(inputs: Inputs, direction: Direction) -> Cost:
+    """Return what a softmax of x or its logarithm costs; the backward reads dy and the result."""
+    x = inputs["x"]
+    size = x.numel() * x.element_size()
+    read = size if direction == "fwd" else 2 * size
+    return Cost(read, size, flops=4 * x.numel())  # an exponential counts as one

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from fuseline.core.inputs.arguments import DTYPES
 from fuseline.core.specs import fusion_cases
-from fuseline.core.specs.spec import Cost, Direction, Implementation, Inputs, OpSpec, ours, provided
+from fuseline.core.specs.spec import Implementation, OpSpec, ours, provided
 from fuseline.ops.log_softmax import impl_eager, reference
 from fuseline.ops.log_softmax.op import SELECTOR, log_softmax
-
-
-def _cost(inputs: Inputs, direction: Direction) -> Cost:
-    x = inputs["x"]
-    size = x.numel() * x.element_size()
-    if direction == "fwd":
-        return Cost(size, size, flops=4 * x.numel())  # an exponential counts as one
-    return Cost(2 * size, size, flops=4 * x.numel())
-
 
 SPEC = OpSpec(
     name="log_softmax",
@@ -36,6 +27,6 @@ SPEC = OpSpec(
     cases=fusion_cases.cases(),
     dtypes=DTYPES,
     suite_dtypes=fusion_cases.SUITE_DTYPES,
-    cost=_cost,
+    cost=fusion_cases.softmax_cost,
     error_cases=(*fusion_cases.errors("x"), *fusion_cases.dim_errors("x")),
 )

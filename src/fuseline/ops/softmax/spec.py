@@ -4,27 +4,9 @@ from __future__ import annotations
 
 from fuseline.core.inputs.arguments import DTYPES
 from fuseline.core.specs import fusion_cases
-from fuseline.core.specs.spec import (
-    Budget,
-    Cost,
-    Direction,
-    Implementation,
-    Inputs,
-    OpSpec,
-    ours,
-    provided,
-)
+from fuseline.core.specs.spec import Budget, Implementation, OpSpec, ours, provided
 from fuseline.ops.softmax import impl_eager, reference
 from fuseline.ops.softmax.op import SELECTOR, softmax
-
-
-def _cost(inputs: Inputs, direction: Direction) -> Cost:
-    x = inputs["x"]
-    size = x.numel() * x.element_size()
-    if direction == "fwd":
-        return Cost(size, size, flops=4 * x.numel())  # an exponential counts as one
-    return Cost(2 * size, size, flops=4 * x.numel())
-
 
 SPEC = OpSpec(
     name="softmax",
@@ -44,7 +26,7 @@ SPEC = OpSpec(
     cases=fusion_cases.cases(),
     dtypes=DTYPES,
     suite_dtypes=fusion_cases.SUITE_DTYPES,
-    cost=_cost,
+    cost=fusion_cases.softmax_cost,
     # The rounding of x - max(x) is a relative error of its exponential.
     budget=Budget(fp64_ratio=2.0),
     error_cases=(*fusion_cases.errors("x"), *fusion_cases.dim_errors("x")),
