@@ -53,6 +53,7 @@ class Watch:
         self._starts = False
         self._called = 0
         self._started: list[threading.Thread] = []
+        self._left = 0  # of these, most that ran on behind a call
         self._note_threads()
         sys.addaudithook(self._heard)
 
@@ -69,6 +70,7 @@ class Watch:
     ) -> None:
         self._open = False
         self._hook.remove()
+        self._left = max(self._left, sum(thread.is_alive() for thread in self._started))
 
     def findings(self) -> Iterator[tuple[str, str]]:
         """Yield (name, text) of what was noted."""
@@ -80,8 +82,8 @@ class Watch:
             yield "writes", ", ".join(sorted(self._written))
         if self._looked:
             yield "looks", ", ".join(sorted(self._looked))
-        if left := sum(thread.is_alive() for thread in self._started):
-            yield "threads", str(left)
+        if self._left:
+            yield "threads", str(self._left)
         if self._starts and (left := _children()):
             yield "processes", str(left)
         now = _compilers_settings()
