@@ -233,17 +233,18 @@ class Marks(CustomGraphPass):
         return self.mark
 
 
-def test_a_users_pass_runs_first_and_nothing_global_changes(says: Any) -> None:
+@pytest.mark.parametrize("name", ["joint_custom_pre_pass", "pre_grad_custom_pass"])
+def test_a_users_pass_runs_first_and_nothing_global_changes(says: Any, name: str) -> None:
     config = torch._inductor.config
     says("rms_norm", *BOTH)
     mine, other = Marks("mine"), Marks("other")
     given = inputs()
-    for theirs in (fuseline.compile_options({"joint_custom_pre_pass": mine}), None):
+    for theirs in (fuseline.compile_options({name: mine}), None):
         torch._dynamo.reset()
-        with config.patch(joint_custom_pre_pass=other):
+        with config.patch({name: other}):
             options = theirs or fuseline.compile_options({"max_autotune": False})
             torch.compile(CALLS["rms_norm"], options=options)(**given)
-            assert config.joint_custom_pre_pass is other
+            assert getattr(config, name) is other
     assert mine.saw == other.saw == [True]
     assert options["max_autotune"] is False
 

@@ -412,12 +412,13 @@ USES = (
         },
     ),
     Use(
-        "compile_options: a pass over Inductor's joint graph, and the formula traced for it",
-        "inlining/: find the pass's new name and form in torch/_inductor/config.py. Without it "
+        "compile_options: passes over Inductor's graphs, and the formula traced for one of them",
+        "inlining/: find a pass's new name and form in torch/_inductor/config.py. Without it "
         "compile_options() must raise; the operators stay in the graph, and right",
         {
             "torch._inductor.custom_graph_pass.CustomGraphPass": has("uuid", "__call__"),
             "torch._inductor.config.joint_custom_pre_pass": lambda given: given is None,
+            "torch._inductor.config.pre_grad_custom_pass": lambda given: given is None,
             "torch._inductor.decomposition.select_decomp_table": lambda f: len(f()) > 100,
             "torch._dispatch.python.enable_python_dispatcher": lambda f: f().__enter__,
             "torch._guards.detect_fake_mode": lambda f: f([torch.ones(2)]) is None,
@@ -433,7 +434,10 @@ USES = (
             "torch.ops.aten._unsafe_view": arguments("self", "size"),
             "torch.ops.aten._to_copy": arguments("self", "dtype", "layout", "device"),
         },
-        beyond={"torch._inductor.config.joint_custom_pre_pass": "joint_custom_pre_pass"},
+        beyond={
+            "torch._inductor.config.joint_custom_pre_pass": "joint_custom_pre_pass",
+            "torch._inductor.config.pre_grad_custom_pass": "pre_grad_custom_pass",
+        },
     ),
     Use(
         "patch(): the hooks and children that a module keeps, and what compilers keep of it",

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PASS = "joint_custom_pre_pass"
+BEFORE_AUTOGRAD, JOINT = "pre_grad_custom_pass", "joint_custom_pre_pass"
 
 
 def compile_options(options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return options for `torch.compile(model, options=...)` by which Inductor compiles the formula
-    of an operator of ours in its place, where that was measured to be faster.
+    of an operator of ours in its place, where that was measured to be faster, and attention without
+    masks that are constants and say what is_causal does, or nothing.
 
     options  the caller's own, as torch.compile takes them; None: none. They are kept, and their
-             "joint_custom_pre_pass" or, without one, that of torch._inductor.config runs first.
+             "pre_grad_custom_pass" and "joint_custom_pre_pass" or, without one, that of
+             torch._inductor.config run first.
              For what a mode stands for: torch._inductor.list_mode_options(mode).
 
     The tables say which calls: `ops/<op>/inlining/<machine>.json`, or the user's own,
@@ -30,8 +32,11 @@ def compile_options(options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     # These take two seconds, which torch.compile takes anyway.
     from torch._inductor import config
 
-    from fuseline.inlining.graph_pass import Inlining
+    from fuseline.inlining.graph_pass import Pass, inlining
+    from fuseline.inlining.strides import make_masks_dense
 
     given = dict(options or {})
-    theirs = given.get(PASS, getattr(config, PASS))
-    return given | {PASS: Inlining(theirs)}
+    ours = {BEFORE_AUTOGRAD: make_masks_dense, JOINT: inlining}
+    return given | {
+        name: Pass(one, given.get(name, getattr(config, name))) for name, one in ours.items()
+    }
