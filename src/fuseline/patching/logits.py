@@ -12,6 +12,8 @@ from torch.nn import Parameter
 from torch.utils._pytree import tree_map
 
 from fuseline.core.registration import operator
+from fuseline.core.registration.operator import PLAIN
+from fuseline.ops import linear_cross_entropy
 from fuseline.patching.serving import Watched, own_class, replaced_forward
 
 # Methods that read memory past the dispatcher.
@@ -55,27 +57,33 @@ def _state(factors: tuple[Any, ...]) -> list[tuple[int, int]]:
 
 
 class Logits(Tensor):
-    """The logits of a linear layer, or a cast of them, without memory until they are read.
+    """The logits of a linear layer, a cast of them or a view of their rows, without memory until
+    they are read.
 
     Each operation that reads them computes them, once; autograd goes through the layer as always.
+    torch's cross_entropy does without them.
+
+    of  those that they are a view of, else None
     """
 
     product: Product
+    of: Logits | None
     value: Tensor | None
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, product: Product, dtype: torch.dtype) -> Logits:
+    def __new__(
+        cls, product: Product, dtype: torch.dtype, shape: Any = None, of: Logits | None = None
+    ) -> Logits:
         hidden, weight, _ = product.factors
-        shape = (*hidden.shape[:-1], weight.shape[0])
+        shape = (*hidden.shape[:-1], weight.shape[0]) if shape is None else shape
         made: Logits = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=hidden.device)
-        made.product, made.value = product, None
+        made.product, made.value, made.of = product, None, of
         return made
 
     @property
     def unread(self) -> bool:
         """Whether a loss can do without them."""
-        return self.value is None and self.product.valid
+        return self.value is None and (self.product.valid if self.of is None else self.of.unread)
 
     def is_as_computed(self) -> bool:
         """Whether they are no cast."""
@@ -84,8 +92,27 @@ class Logits(Tensor):
     def read(self) -> Tensor:
         """Return them as a tensor without gradients, always the same."""
         if self.value is None:
-            self.value = self.product.compute().to(self.dtype)
+            made = self.product.compute() if self.of is None else self.of.read()
+            self.value = made.view(self.shape).to(self.dtype)
         return self.value
+
+    def cross_entropy(self, target: Tensor, *how: Any) -> Tensor:
+        """Return linear_cross_entropy of what they are computed from."""
+        hidden, weight, bias = self.product.factors
+        rows = hidden.reshape(*target.shape, hidden.shape[-1])
+        loss = linear_cross_entropy(rows, weight, target, bias, *how)
+        if loss.requires_grad:
+            loss.register_hook(self.product.expire)
+        return loss
+
+    @classmethod
+    def __torch_function__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            loss = _loss(*args, **kwargs) if func is F.cross_entropy else None
+            return func(*args, **kwargs) if loss is None else loss
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -93,9 +120,13 @@ class Logits(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         first = args[0] if args else None
-        is_cast = func is torch.ops.aten._to_copy.default and kwargs.keys() == {"dtype"}
-        if is_cast and isinstance(first, Logits) and first.unread and first.is_as_computed():
-            return Logits(first.product, kwargs["dtype"])
+        if isinstance(first, Logits) and first.unread:
+            is_cast = func is torch.ops.aten._to_copy.default and kwargs.keys() == {"dtype"}
+            if is_cast and first.is_as_computed():
+                return Logits(first.product, kwargs["dtype"], first.shape)
+            if func is torch.ops.aten.view.default and args[1][-1] == first.shape[-1]:
+                shape = torch.empty(first.shape, device="meta").view(args[1]).shape
+                return Logits(first.product, first.dtype, shape, first.of or first)
         read: dict[int, Logits] = {}
 
         def plain(a: Any) -> Any:
@@ -119,6 +150,29 @@ def _reader(name: str) -> Any:
 
 for _name in READERS:
     setattr(Logits, _name, _reader(_name))
+
+
+def _loss(
+    logits: Any,
+    target: Any,
+    weight: Any = None,
+    size_average: Any = None,
+    ignore_index: Any = -100,
+    reduce: Any = None,
+    reduction: Any = "mean",
+    label_smoothing: Any = 0.0,
+) -> Tensor | None:
+    """Return torch's cross_entropy of logits, one a row, that nothing has read; None of others."""
+    if type(logits) is not Logits or not logits.unread or type(target) not in PLAIN:
+        return None
+    if (target.dtype, target.shape) != (torch.int64, logits.shape[:-1]) or target.dim() != 1:
+        return None
+    others = (weight, size_average, reduce)
+    if target.device != logits.device or any(one is not None for one in others):
+        return None
+    loss = logits.cross_entropy(target, ignore_index, reduction, label_smoothing)
+    wide = torch.is_autocast_enabled(logits.device.type)
+    return loss if wide else loss.to(logits.dtype)
 
 
 def deferred(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Logits:

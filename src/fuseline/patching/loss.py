@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.compiler import is_compiling
 
 from fuseline.core.registration.operator import PLAIN
-from fuseline.ops import cross_entropy, linear_cross_entropy
+from fuseline.ops import cross_entropy
 from fuseline.ops.cross_entropy.op import SELECTOR
 from fuseline.patching.logits import Head, Logits, deferred
 from fuseline.patching.probe import Differs, Unlike, autocast, neutral
@@ -147,11 +147,7 @@ def _sum_or_mean(
 ) -> Tensor:
     if type(logits) is not Logits or not logits.unread:
         return cross_entropy(logits, target, None, ignore_index, reduction, impl=impl)
-    hidden, weight, bias = logits.product.factors
-    loss = linear_cross_entropy(hidden, weight, target, bias, ignore_index, reduction)
-    if loss.requires_grad:
-        loss.register_hook(logits.product.expire)
-    return loss
+    return logits.cross_entropy(target, ignore_index, reduction)
 
 
 def own_loss(module: Any) -> Any:
