@@ -41,6 +41,8 @@ from fuselab.processes import caches
 
 WAYS = ("eager", "enable", "patch", "compile", "compile + ours", "liger")
 PARTS = ("train", "infer", "decode", "losses")
+# Not the default device: a mode for it takes each call of torch's through Python.
+DEVICE = torch.device("cuda")
 TURNS, ROUNDS, LOSSES, PAST = 4, 4, 200, 1024
 SECONDS = 600  # of one process, others' turns included
 LOCKS = "MODELS_LOCKS"  # the variable with the folder of the locks by which processes take turns
@@ -182,13 +184,13 @@ def inputs_of(name: str, net: nn.Module, tiny: bool, dtype: torch.dtype) -> Tens
     model = MODELS[name]
     batch, length = (2, 32) if tiny else (model.batch, model.length)
     if model.kind == "image":
-        x = torch.randn(batch, 3, 224, 224, dtype=dtype)
+        x = torch.randn(batch, 3, 224, 224, dtype=dtype, device=DEVICE)
         return x.to(memory_format=torch.channels_last) if name == "resnet50" else x
     if model.kind == "tokens":
         n = 64 if tiny else model.config["hidden_size"]
-        return torch.randn(batch, length, n, dtype=dtype)
+        return torch.randn(batch, length, n, dtype=dtype, device=DEVICE)
     vocab: Any = net.config
-    return torch.randint(1, vocab.vocab_size, (batch, length))
+    return torch.randint(1, vocab.vocab_size, (batch, length), device=DEVICE)
 
 
 def loss_of(kind: str, net: Callable[..., Any], x: Tensor) -> Tensor:
@@ -310,7 +312,8 @@ def losses(name: str, net: nn.Module, run: Any, tiny: bool) -> dict[str, Any]:
 
 
 def made(name: str, part: str, tiny: bool) -> nn.Module:
-    net = build(name, tiny).to(torch.float32 if part == "losses" else torch.bfloat16)
+    with DEVICE:
+        net = build(name, tiny).to(torch.float32 if part == "losses" else torch.bfloat16)
     if name == "resnet50":
         net = net.to(memory_format=torch.channels_last)
     if part == "losses":  # dropout draws by its kernel
@@ -321,7 +324,6 @@ def made(name: str, part: str, tiny: bool) -> nn.Module:
 
 
 def child(name: str, way: str, parts: list[str], tiny: bool) -> dict[str, Any]:
-    torch.set_default_device("cuda")
     found: dict[str, Any] = {"model": name, "way": way, "gpu": torch.cuda.get_device_name()}
     for part in parts:
         if part == "decode" and MODELS[name].kind != "causal":
@@ -370,7 +372,9 @@ def cell(row: dict[str, Any], part: str, base: dict[str, Any]) -> str:
         return f"{max((abs(a - b) for a, b in pairs), default=0):.1e}"
     ratio = f" ({wanted['ms'] / found['ms']:.2f}x)" if "ms" in wanted else ""
     memory = f", {found['peak_GiB']:.1f} GiB" if "peak_GiB" in found else ""
-    return f"{found['ms']:.2f}{ratio}{memory}, first {found['first_s']:.0f} s"
+    return (
+        f"{found['ms']:.2f} [{found['least']:.2f}]{ratio}{memory}, first {found['first_s']:.0f} s"
+    )
 
 
 def table(files: list[Path]) -> str:
