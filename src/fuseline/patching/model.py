@@ -58,7 +58,8 @@ def patch(model: Module, impl: str = "auto", keep_logits: bool = False) -> Repor
            next label each or of its own (ForCausalLMLoss, ForMaskedLMLoss); loss and gradient are
            compared with fp64. In training the linear layer before it goes into
            linear_cross_entropy, so that there are no logits: they are computed when something reads
-           them, which must be before backward.
+           them, which must be before backward. torch's cross_entropy of these logits reads nothing
+           either, in the forward (BERT, T5) or behind it.
            Rotary embeddings, by rope: attention of transformers' models whose forward calls the
            global apply_rotary_pos_emb of its file, a function of q, k, cos and sin that is compared
            with fp64. The module runs its own forward in which that name alone is another.
