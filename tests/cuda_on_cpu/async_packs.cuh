@@ -6,7 +6,9 @@
 namespace fuseline {
 
 inline auto& copies() { return emulator::fibers[emulator::current].copies; }
-inline void copy16(void* to, const void* from) { copies().back().push_back({to, from}); }
+inline void copy16(void* to, const void* from, bool = false) {
+  copies().back().push_back({to, from});
+}
 inline void end_batch() { copies().emplace_back(); }
 template <int LATER>
 inline void wait_for_batch() {

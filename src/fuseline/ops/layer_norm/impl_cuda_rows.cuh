@@ -96,28 +96,27 @@ struct Forward : rows::DefaultTraits {
   __device__ __forceinline__ void each_parameter(const Row&, const F& f) const {
     f(weight), f(bias);
   }
-  template <int VEC>
+  template <typename Parameter>
   struct Operands {
-    rows::Parameter<T, W, VEC, BOTH> weight, bias;
+    Parameter weight, bias;
   };
   template <int VEC, bool EARLY>
-  __device__ __forceinline__ Operands<VEC> operands(bool wanted, int64_t column) const {
-    Operands<VEC> a;
+  __device__ __forceinline__ auto operands(bool wanted, int64_t column) const {
+    Operands<rows::Parameter<T, W, VEC, BOTH>> a;
     a.weight.template load<EARLY>(wanted, weight, column, rows::kNone[rows::kOnes<W>]);
     a.bias.template load<EARLY>(wanted, bias, column, rows::kNone[0]);
     return a;
   }
-  template <int VEC, typename Span>
-  __device__ __forceinline__ Operands<VEC> some_operands(const Span& at, int i,
-                                                         int64_t first) const {
-    Operands<VEC> a;
+  template <int VEC, bool EARLY, typename Span>
+  __device__ __forceinline__ auto some_operands(const Span& at, int i, int64_t first) const {
+    Operands<rows::SomeParameter<T, W, VEC, EARLY>> a;
     a.weight.load_some(at, i, weight ? weight + first : nullptr, static_cast<W>(1.0f));
     a.bias.load_some(at, i, bias ? bias + first : nullptr, static_cast<W>(0.0f));
     return a;
   }
-  template <int VEC>
+  template <int VEC, typename Some>
   __device__ __forceinline__ Values<S, VEC> out(const Row& row, const Packs<Forward, VEC>& pack,
-                                                const Operands<VEC>& operands) const {
+                                                const Some& operands) const {
     Values<S, VEC> y = pack.v[0];
     const auto w = operands.weight.values(), b = operands.bias.values();
 #pragma unroll

@@ -246,7 +246,7 @@ struct Backward : softmax::OfTwo<T_, HELD> {
   __device__ __forceinline__ Columns operands(bool, int64_t column) const {
     return {column, 2, 1};
   }
-  template <int VEC, typename Span>
+  template <int VEC, bool, typename Span>
   __device__ __forceinline__ Columns some_operands(const Span& at, int i, int64_t first) const {
     return {first + at.column(i), at.pair, at.next};
   }

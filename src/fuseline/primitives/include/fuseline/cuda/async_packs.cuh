@@ -6,11 +6,16 @@
 
 namespace fuseline {
 
-// Copies 16 bytes to shared memory without waiting for them; GPUs before sm_80 wait.
-__device__ __forceinline__ void copy16(void* to, const void* from) {
+// Copies 16 bytes to shared memory without waiting for them; GPUs before sm_80 wait. `often`: what
+// many rows are comes from L1, since all would ask the same part of L2.
+__device__ __forceinline__ void copy16(void* to, const void* from, bool often = false) {
 #if __CUDA_ARCH__ >= 800
   const auto address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  if (often) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+  }
 #else
   *static_cast<uint4*>(to) = *static_cast<const uint4*>(from);
 #endif

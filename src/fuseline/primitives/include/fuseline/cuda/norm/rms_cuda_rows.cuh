@@ -89,9 +89,9 @@ struct Forward : rows::DefaultTraits {
     w.template load<EARLY>(wanted, weight, column, rows::kNone[rows::kOnes<W>]);
     return w;
   }
-  template <int VEC, typename Span>
+  template <int VEC, bool EARLY, typename Span>
   __device__ __forceinline__ auto some_operands(const Span& at, int i, int64_t first) const {
-    rows::Parameter<T, W, VEC> w;
+    rows::SomeParameter<T, W, VEC, EARLY> w;
     w.load_some(at, i, weight ? weight + first : nullptr, static_cast<W>(1.0f));
     return w;
   }

@@ -83,7 +83,7 @@ struct WarpColumns {
           const auto y = op.out(row, held[i], operands);
           if (at(i)) store_outputs<VEC>(to, at.column(i), y);
         } else {
-          const auto operands = op.template some_operands<VEC>(at, i, first);
+          const auto operands = op.template some_operands<VEC, false>(at, i, first);
           const bool begins = time == 0 && i == 0;
           skewed.put(op.out(row, held[i], operands), at.column(i), begins, count);
         }
@@ -137,8 +137,9 @@ __global__ void __launch_bounds__(THREADS, kAgainBlocks<Op, THREADS>)
   });
   if (threadIdx.x == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if (ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS)) return;
-    columns.write(op, row, a.out.at(index * a.n + columns.begin));
+    const bool again = wants_fallback(op, row, true);
+    if (!again) columns.write(op, row, a.out.at(index * a.n + columns.begin));
+    run_fallback<true>(op, a, row, index, again, threadIdx.x, THREADS);
   }
 }
 

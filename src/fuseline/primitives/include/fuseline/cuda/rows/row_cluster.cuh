@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   if constexpr (Op::OUTPUTS > 0) {
     if constexpr (Op::HAS_FALLBACK) {
       if (op.needs_fallback(row)) {
-        if (cluster.rank == 0) ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
+        if (cluster.rank == 0) run_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
         return;
       }
     }

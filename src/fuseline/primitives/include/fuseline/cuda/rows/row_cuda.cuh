@@ -18,7 +18,7 @@
 //                    with there(i, v); it may change them
 //   end<ROUND>       (row, the whole row's Part, n): what follows from it
 //   operands<VEC, EARLY>  (wanted, column) -> further operands of `out` there, such as parameters
-//   some_operands<VEC>    (at, i, first)  -> the same of the elements at(i, v) of pack i, whose
+//   some_operands<VEC, EARLY>  (at, i, first) -> the same of the elements at(i, v) of pack i, whose
 //                    columns count from `first`, wherever the parameters lie
 //   out              (row, pack, operands) -> Values of the output, or Outputs
 //   finish           (row, index): what one thread per row writes in addition
@@ -194,25 +194,30 @@ __device__ __forceinline__ Part row_part(Part p, int row_threads) {
   }
 }
 
-// Runs the fallback for the rows of a block that need it: all its threads take part if one of them
-// has such a row. Returns whether this thread's row is done.
+// Whether a row needs the fallback.
+template <typename Op>
+__device__ __forceinline__ bool wants_fallback(const Op& op, const typename Op::Row& row,
+                                               bool active) {
+  if constexpr (Op::HAS_FALLBACK) return active && op.needs_fallback(row);
+  return false;
+}
+
+// Runs the fallback for the rows of a block that want it: all its threads take part if one of them
+// has such a row. Behind what all rows do its instructions do not lie in their way, and what they
+// hold takes none of its registers.
 template <bool MULTI_WARP, typename Op>
-__device__ __forceinline__ bool ran_fallback(const Op& op, const ArgsOf<Op>& a,
+__device__ __forceinline__ void run_fallback(const Op& op, const ArgsOf<Op>& a,
                                              const typename Op::Row& row, int64_t index,
-                                             bool active, int lane, int row_threads) {
+                                             bool wanted, int lane, int row_threads) {
   if constexpr (Op::HAS_FALLBACK) {
     __shared__ double scratch[kWarp];
-    const bool again = active && op.needs_fallback(row);
-    // Expected, so that its instructions do not lie among those of all rows.
-    const bool none = !(MULTI_WARP ? again : __any_sync(kFullMask, again));
-    if (__builtin_expect(none, true)) return false;
-    op.fallback(a, row, index, lane, row_threads, again, [&](double part) {
+    const bool none = !(MULTI_WARP ? wanted : __any_sync(kFullMask, wanted));
+    if (__builtin_expect(none, true)) return;
+    op.fallback(a, row, index, lane, row_threads, wanted, [&](double part) {
       if constexpr (MULTI_WARP) __syncthreads();
       return row_sum<MULTI_WARP>(part, row_threads, scratch);
     });
-    return again;
   }
-  return false;
 }
 
 // The traits of most operators.
@@ -231,7 +236,7 @@ struct NoEpilogueOperands : DefaultTraits {
   __device__ NoOperands operands(bool, int64_t) const {
     return {};
   }
-  template <int VEC, typename Span>
+  template <int VEC, bool EARLY, typename Span>
   __device__ NoOperands some_operands(const Span&, int, int64_t) const {
     return {};
   }
@@ -251,6 +256,7 @@ __device__ __forceinline__ void ask_for_parameters(const Op& op, const typename 
     op.each_parameter(row, [&](const auto* parameter) {
       constexpr int LINE = kLineBytes / sizeof(*parameter);
       if (parameter == nullptr) return;
+#pragma unroll 1
       for (int col = thread * LINE; col < count; col += threads * LINE) {
         asm volatile("prefetch.global.L1 [%0];" ::"l"(parameter + first + col));
       }
@@ -341,7 +347,7 @@ struct Writer {
       SkewedOutputs<Op, VEC> skewed(to);
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
-        const auto operands = op.template some_operands<VEC>(at, i, 0);
+        const auto operands = op.template some_operands<VEC, false>(at, i, 0);
         skewed.put(op.out(row, held[i], operands), at.column(i), i == 0, at.first + at.count);
       }
     }
@@ -377,8 +383,10 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   });
   if (active && lane == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if (ran_fallback<IS_BLOCK>(op, a, row, index, active, lane, width)) return;
-    writer.write(row, held, a.out.at(index * a.n));
+    const bool again = wants_fallback(op, row, active);
+    run_fallback<IS_BLOCK>(op, a, row, index, again, lane, width);
+    // Behind it, so that no operand is loaded before the sums are known.
+    if (!again) writer.write(row, held, a.out.at(index * a.n));
   }
 }
 

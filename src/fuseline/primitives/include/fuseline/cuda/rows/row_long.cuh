@@ -91,7 +91,8 @@ __device__ __forceinline__ void write_packs(const ArgsOf<Op>& here, const Op& op
         held[0].v[k] = unpack<typename Op::S>(pack);
       }
     });
-    const auto y = op.out(row, held[0], op.template some_operands<WIDTH>(at, 0, first + col));
+    const auto y =
+        op.out(row, held[0], op.template some_operands<WIDTH, false>(at, 0, first + col));
 #pragma unroll
     for (int k = 0; k < Op::OUTPUTS; ++k) {
       const auto p = pack<Y>(output(y, k));
@@ -161,7 +162,7 @@ __device__ __forceinline__ void long_row(const ArgsOf<Op>& a, const Op& op, int6
   if constexpr (Op::OUTPUTS > 0) {
     if constexpr (Op::HAS_FALLBACK) {
       if (op.needs_fallback(row)) {
-        if (rank == 0) ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
+        if (rank == 0) run_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
         return;
       }
     }

@@ -79,4 +79,31 @@ struct Parameter {
     return all;
   }
 };
+
+// The elements of a parameter that are there, from any address, or `none`, which nothing waits for
+// until their values are asked for; that takes registers.
+template <typename T, typename W, int VEC>
+struct LooseParameter {
+  Loose<W, VEC> coming;
+  bool in_pairs;
+
+  template <typename Span>
+  __device__ __forceinline__ void load_some(const Span& at, int i, const W* from, W none) {
+#pragma unroll
+    for (int v = 0; v < VEC; ++v) put(coming, v, none);
+    in_pairs = from && at.in_pairs(from);
+    if (in_pairs) {
+      load_pack<true>(from, at, i, coming);
+    } else if (from) {
+      load_pack<false>(from, at, i, coming);
+    }
+  }
+  __device__ __forceinline__ Values<Stat<T>, VEC> values() const {
+    return unpack<Stat<T>>(coming.pack(in_pairs));
+  }
+};
+
+template <typename T, typename W, int VEC, bool EARLY>
+using SomeParameter = std::conditional_t<EARLY, LooseParameter<T, W, VEC>, Parameter<T, W, VEC>>;
+
 }  // namespace fuseline::rows

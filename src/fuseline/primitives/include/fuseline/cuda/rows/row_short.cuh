@@ -69,6 +69,26 @@ __device__ __forceinline__ void load_apart(const ArgsOf<Op>& a, int64_t index,
   }
 }
 
+// How a thread comes by the operands of ITEMS packs of VEC elements. docs/decisions/0049 has what
+// each brought.
+template <typename Op, typename Shape>
+struct ShortPlan {
+  static constexpr int VEC = Shape::VEC, ITEMS = Shape::ITEMS;
+  // Whether the fallback lies behind what all rows do: rows of few elements, of which code is most
+  // of the time, and two operands, which would be loaded before the sums are known, do without.
+  static constexpr bool LAST = Op::OPERANDS <= 1 && (VEC == 8 || VEC * ITEMS > 8);
+  // Few operands come with the row: memory sends them together.
+  static constexpr int MOST_EARLY =
+      LAST && Shape::MIN_BLOCKS <= 8 && sizeof(typename Op::S) < 8 ? 16 : 8;
+  static constexpr bool EARLY = Op::OPERANDS > 0 && VEC * ITEMS * Op::OPERANDS <= MOST_EARLY;
+  // Packs that come together otherwise, as far as there are registers: none waits for a store.
+  template <typename Operands>
+  static constexpr int TOGETHER = [] {
+    constexpr int BYTES = VEC * ITEMS < 32 ? 64 : 16, SIZE = static_cast<int>(sizeof(Operands));
+    return EARLY ? ITEMS : LAST ? std::min(ITEMS, std::max(1, BYTES / SIZE)) : 1;
+  }();
+};
+
 // What 2^log_width threads do of a row, of whose columns this one has `at`; `load(index, columns,
 // held)` loads them.
 template <typename Op, typename Shape, typename Load>
@@ -83,13 +103,18 @@ __device__ __forceinline__ void short_row(const ArgsOf<Op>& a, const Op& op, int
                                   (threadIdx.x >> log_width);
   const bool active = index < a.rows;
   if (!active) at.count = 0;
-  // Few elements leave registers for what is needed last, which memory then sends with the row.
-  constexpr bool EARLY = Op::OPERANDS > 0 && VEC * ITEMS * Op::OPERANDS <= 8;
-  decltype(op.template some_operands<VEC>(at, 0, 0)) early[EARLY ? ITEMS : 1];
-  if constexpr (EARLY) {
+  using Plan = ShortPlan<Op, Shape>;
+  constexpr bool EARLY = Plan::EARLY, LOOSE = EARLY && Plan::LAST;
+  using Operands = decltype(op.template some_operands<VEC, LOOSE>(at, 0, 0));
+  constexpr int TOGETHER = Plan::template TOGETHER<Operands>;
+  Operands operands[TOGETHER];
+  const auto load_operands = [&](int first) {
 #pragma unroll
-    for (int i = 0; i < ITEMS; ++i) early[i] = op.template some_operands<VEC>(at, i, 0);
-  }
+    for (int i = 0; i < TOGETHER; ++i) {
+      if (first + i < ITEMS) operands[i] = op.template some_operands<VEC, LOOSE>(at, first + i, 0);
+    }
+  };
+  if constexpr (EARLY) load_operands(0);
   typename Op::Row row = op.begin(a, active ? index : 0);
   if (!EARLY && active) ask_for_parameters(op, row, 0, static_cast<int>(a.n), lane, width);
   Packs<Op, VEC> held[ITEMS];
@@ -99,25 +124,36 @@ __device__ __forceinline__ void short_row(const ArgsOf<Op>& a, const Op& op, int
   });
   if (active && lane == 0) op.finish(row, index);
   if constexpr (Op::OUTPUTS > 0) {
-    if (ran_fallback<IS_BLOCK>(op, a, row, index, active, lane, width)) return;
+    const bool again = wants_fallback(op, row, active);
+    if constexpr (!Plan::LAST) run_fallback<IS_BLOCK>(op, a, row, index, again, lane, width);
+    if (again) at.count = 0;
     const auto to = a.out.at(index * a.n);
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
       if (!at(i)) break;
-      const auto y =
-          op.out(row, held[i], EARLY ? early[i] : op.template some_operands<VEC>(at, i, 0));
+      if (!EARLY && i % TOGETHER == 0) load_operands(i);
+      const auto y = op.out(row, held[i], operands[i % TOGETHER]);
 #pragma unroll
       for (int k = 0; k < Op::OUTPUTS; ++k) {
         store_pack(to.of[k], output(y, k), at, i, at.in_pairs(to.of[k]));
       }
     }
+    if constexpr (Plan::LAST) run_fallback<IS_BLOCK>(op, a, row, index, again, lane, width);
   }
 }
+
+// Blocks that a multiprocessor holds: of 1024 threads at least, if 64 registers are enough.
+template <typename Op, typename Shape>
+constexpr int kShortBlocks = [] {
+  constexpr int64_t HELD = Shape::VEC * Shape::ITEMS * Op::INPUTS * sizeof(typename Op::S);
+  constexpr bool FIT = HELD <= 128 && Op::OPERANDS <= 1;
+  return FIT ? std::max(Shape::MIN_BLOCKS, 1024 / Shape::MAX_THREADS) : Shape::MIN_BLOCKS;
+}();
 
 // Reads each row once, by 2^log_width threads. Addresses of elements that neighbouring lanes have
 // are neighbours, so that an access of a warp is one of 64 bytes or more.
 template <typename Op, typename Shape, bool SPREAD>
-__global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
+__global__ void __launch_bounds__(Shape::MAX_THREADS, kShortBlocks<Op, Shape>)
     row_short_kernel(const __grid_constant__ ArgsOf<Op> a, const __grid_constant__ Op op,
                      int log_width) {
   if constexpr (Shape::LOG_WIDTH != kLaunchSays) log_width = Shape::LOG_WIDTH;
@@ -193,12 +229,17 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       here.out.of[k] = Run<Y, 1>(smem + k * pitch, a.out.of[k] + first * n).at - first * n;
     }
   }
+  const auto columns = row_span<Shape>(lane, n, log_width);
+  decltype(op.template some_operands<VEC, true>(columns, 0, 0)) operands[ITEMS];
+#pragma unroll
+  for (int i = 0; i < ITEMS; ++i) operands[i] = op.template some_operands<VEC, true>(columns, i, 0);
 #pragma unroll 1
   for (int next = 0; next < rows; next += most) {
     const int nth = next + (threadIdx.x >> log_width);
     const int64_t index = first + nth;
     const bool active = nth < rows;
-    const auto at = row_span<Shape>(lane, active ? n : 0, log_width);
+    auto at = columns;
+    if (!active) at.count = 0;
     const T* from[Op::INPUTS];
 #pragma unroll
     for (int k = 0; k < Op::INPUTS; ++k) from[k] = begin[k] + nth * step[k];
@@ -222,11 +263,12 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     if (active && lane == 0) op.finish(row, index);
     if constexpr (Op::OUTPUTS > 0) {
       __syncthreads();  // all have their elements
-      if (ran_fallback<false>(op, here, row, index, active, lane, width)) continue;
+      const bool again = wants_fallback(op, row, active);
+      if (again) at.count = 0;
 #pragma unroll
       for (int i = 0; i < ITEMS; ++i) {
         if (!at(i)) break;
-        const auto y = op.out(row, held[i], op.template some_operands<VEC>(at, i, 0));
+        const auto y = op.out(row, held[i], operands[i]);
 #pragma unroll
         for (int k = 0; k < Op::OUTPUTS; ++k) {
           Y* const to = here.out.of[k] + index * n;
@@ -237,6 +279,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
           }
         }
       }
+      run_fallback<false>(op, here, row, index, again, lane, width);
     }
   }
   if constexpr (Op::OUTPUTS > 0) {

@@ -72,19 +72,25 @@ __device__ __forceinline__ void put(Pack<T, VEC>& to, int v, const Pack<T, 2>& t
   to.v[v + 1] = two.v[1];
 }
 
-// Single elements of a pack on their way from memory, each in a register of its own: what puts half
-// types in one register waits for them.
+// Elements of a pack on their way from memory, each in a register of its own, or two half types in
+// that of the first: what puts half types in one register, or takes them apart, waits for them.
 template <typename T, int VEC>
 struct Loose {
-  using Word = std::conditional_t<sizeof(T) == 2, uint32_t, T>;
-  using Bits = std::conditional_t<sizeof(T) == 2, uint16_t, T>;
+  static constexpr bool HALF = sizeof(T) == 2;
+  using Word = std::conditional_t<HALF, uint32_t, T>;
+  using Bits = std::conditional_t<HALF, uint16_t, T>;
   Word words[VEC];
 
-  __device__ __forceinline__ Pack<T, VEC> pack() const {
+  // in_pairs: whether half types came by two.
+  __device__ __forceinline__ Pack<T, VEC> pack(bool in_pairs = false) const {
     Pack<T, VEC> p;
 #pragma unroll
     for (int v = 0; v < VEC; ++v) {
-      const auto bits = static_cast<Bits>(words[v]);
+      Word word = words[v];
+      if constexpr (HALF && VEC > 1) {
+        if (v % 2 && in_pairs) word = words[v - 1] >> 16;
+      }
+      const auto bits = static_cast<Bits>(word);
       p.v[v] = reinterpret_cast<const T&>(bits);
     }
     return p;
@@ -93,6 +99,15 @@ struct Loose {
 template <typename T, int VEC>
 __device__ __forceinline__ void put(Loose<T, VEC>& to, int v, const T& one) {
   to.words[v] = reinterpret_cast<const typename Loose<T, VEC>::Bits&>(one);
+}
+template <typename T, int VEC>
+__device__ __forceinline__ void put(Loose<T, VEC>& to, int v, const Pack<T, 2>& two) {
+  if constexpr (Loose<T, VEC>::HALF) {
+    to.words[v] = reinterpret_cast<const uint32_t&>(two);
+  } else {
+    to.words[v] = two.v[0];
+    to.words[v + 1] = two.v[1];
+  }
 }
 
 // So many elements have a question each: few instructions are sooner run than jumped over.

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     if constexpr (Op::ROUNDS == 1) __syncthreads();  // before the next row's parts take their place
     if constexpr (Op::HAS_FALLBACK) {
       if (op.needs_fallback(row)) {
-        if (cluster.rank == 0) ran_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
+        if (cluster.rank == 0) run_fallback<true>(op, a, row, index, true, threadIdx.x, THREADS);
         continue;
       }
     }

@@ -106,8 +106,9 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   const auto copy_item = [&](int i) {
     const int col = first + i * step;
     if (ahead >= a.rows || col >= n) return;
-    copy16(smem + place_ahead + col * sizeof(T), x_ahead + col);
-    copy16(smem + place_ahead + buffer_bytes + col * sizeof(T), dy_ahead + col);
+    const bool x_often = !MULTI_WARP && a.x_stride == 0, dy_often = !MULTI_WARP && !a.dy_stride;
+    copy16(smem + place_ahead + col * sizeof(T), x_ahead + col, x_often);
+    copy16(smem + place_ahead + buffer_bytes + col * sizeof(T), dy_ahead + col, dy_often);
     if constexpr (ADDS) {
       if (a.added)
         copy16(smem + place_ahead + 2 * buffer_bytes + col * sizeof(T), added_ahead + col);

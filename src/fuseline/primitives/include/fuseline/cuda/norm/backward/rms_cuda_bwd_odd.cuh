@@ -40,6 +40,7 @@ __device__ __forceinline__ void four_warps_sums(S (&sums)[COUNT], S* scratch) {
 // gridDim, ... of one row for each ROW_THREADS threads of the block (or of one row, if
 // ROW_IS_BLOCK) and all columns of them: a thread has lane, lane + row_threads, .... Reads x and dy
 // once from memory, a tile ahead of need; writes dx by element and partial rows as bwd_kernel does.
+// Few rows (BY_WARPS) leave a block no more than a tile, which comes without shared memory.
 template <typename T, typename W, typename Shape, Kind KIND>
 __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     bwd_odd_kernel(const __grid_constant__ BwdArgs<T, W, KIND> a, int buffer_bytes) {
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
   int64_t first = static_cast<int64_t>(blockIdx.x) * tile, ahead = first;
 
   const auto load_async = [&](int stage) {
-    if (ahead < a.rows) {
+    if (!BY_WARPS && ahead < a.rows) {
       const int count = static_cast<int>(min(static_cast<int64_t>(tile), a.rows - ahead));
       xs.load_async(smem + BUFFERS * stage * buffer_bytes, ahead, count, barriers[stage]);
       dys.load_async(smem + (BUFFERS * stage + 1) * buffer_bytes, ahead, count, barriers[stage]);
@@ -73,16 +74,18 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     }
     ahead += step;
   };
-  if (threadIdx.x < STAGES) barriers[threadIdx.x].init(copies_of(a));
-  __syncthreads();
-  for (int stage = 0; stage < STAGES; ++stage) load_async(stage);
+  if constexpr (!BY_WARPS) {
+    if (threadIdx.x < STAGES) barriers[threadIdx.x].init(copies_of(a));
+    __syncthreads();
+    for (int stage = 0; stage < STAGES; ++stage) load_async(stage);
+  }
   S weights[ITEMS], acc[kPlanes<KIND>][ITEMS][1] = {};
 #pragma unroll
   for (int i = 0; i < ITEMS; ++i) {
     const int col = i * row_threads + lane;
     weights[i] = col < n && a.weight ? static_cast<S>(to_stat(a.weight[col])) + a.offset() : S(1);
   }
-  __syncthreads();
+  if constexpr (!BY_WARPS) __syncthreads();
 
   int64_t part = blockIdx.x;
   Moments<S, KIND> moments_ahead;
@@ -94,14 +97,17 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
     const int cols = row < a.rows ? n - lane : 0;  // of this thread: i * row_threads < cols
     const Moments<S, KIND> moments = moments_ahead;
     if (row + step < a.rows) moments_ahead = a.moments(row + step);
-    barriers[stage].wait(parity);
-    const T* x = xs.row(smem + BUFFERS * stage * buffer_bytes, first, group) + lane;
-    const T* dy = dys.row(smem + (BUFFERS * stage + 1) * buffer_bytes, first, group) + lane;
-    const T* added = nullptr;
-    if constexpr (ADDS) {
-      if (a.added) {
-        added = addends(a).row(smem + (3 * stage + 2) * buffer_bytes, first, group) + lane;
+    if constexpr (!BY_WARPS) barriers[stage].wait(parity);
+    const auto row_of = [&](const Tiles<T>& tensor, int which) -> const T* {
+      if constexpr (BY_WARPS) {
+        return tensor.begin + row * tensor.stride + lane;
+      } else {
+        return tensor.row(smem + (BUFFERS * stage + which) * buffer_bytes, first, group) + lane;
       }
+    };
+    const T *const x = row_of(xs, 0), *const dy = row_of(dys, 1), *added = nullptr;
+    if constexpr (ADDS) {
+      if (a.added) added = row_of(addends(a), 2);
     }
     S xhat[ITEMS], g[ITEMS], parts[SUMS][kSums<KIND>] = {};
 #pragma unroll
@@ -123,7 +129,7 @@ __global__ void __launch_bounds__(Shape::MAX_THREADS, Shape::MIN_BLOCKS)
       }
     }
     if constexpr (BY_WARPS) {
-      S* const sums = reinterpret_cast<S*>(smem + STAGES * BUFFERS * buffer_bytes);
+      S* const sums = reinterpret_cast<S*>(smem);
       four_warps_sums(parts[0], sums + stage * kSums<KIND> * blockDim.x);
     } else {
 #pragma unroll

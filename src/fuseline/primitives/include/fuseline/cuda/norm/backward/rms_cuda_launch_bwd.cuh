@@ -43,7 +43,7 @@ BwdLaunch bwd_launch(int64_t n) {
   l.buffer_bytes = Shape::VEC == 1 ? Tiles<T>::bytes(l.groups, n) : static_cast<int>(n * sizeof(T));
   l.shared = (Shape::VEC == 1 ? 1 : l.groups) * Shape::STAGES * kBuffers<KIND> * l.buffer_bytes;
   if constexpr (Shape::VEC == 1) {
-    if (Shape::BY_WARPS) l.shared += Shape::STAGES * kSums<KIND> * l.threads * sizeof(Stat<T>);
+    if (Shape::BY_WARPS) l.shared = Shape::STAGES * kSums<KIND> * l.threads * sizeof(Stat<T>);
   }
   if (!Shape::MULTI_WARP) {
     const int rows = l.threads / std::max(kWarp, 1 << l.log_row_threads);
