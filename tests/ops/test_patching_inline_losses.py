@@ -93,6 +93,11 @@ def test_under_autocast_a_loss_is_fp32() -> None:
     assert (wide.dtype, F.cross_entropy(z, torch.arange(4)).dtype) == (torch.float32, z.dtype)
 
 
+def test_a_view_of_no_dimension_is_a_reading() -> None:
+    z = deferred(torch.ones(1, 4, requires_grad=True), torch.ones(1, 4))
+    assert z.view(()).item() == 4
+
+
 SIZES: Any = {"vocab_size": CLASSES, "hidden_size": 32, "num_hidden_layers": 1,
               "num_attention_heads": 2, "intermediate_size": 48}  # fmt: skip
 

@@ -124,7 +124,7 @@ class Logits(Tensor):
             is_cast = func is torch.ops.aten._to_copy.default and kwargs.keys() == {"dtype"}
             if is_cast and first.is_as_computed():
                 return Logits(first.product, kwargs["dtype"], first.shape)
-            if func is torch.ops.aten.view.default and args[1][-1] == first.shape[-1]:
+            if func is torch.ops.aten.view.default and args[1][-1:] == [first.shape[-1]]:
                 shape = torch.empty(first.shape, device="meta").view(args[1]).shape
                 return Logits(first.product, first.dtype, shape, first.of or first)
         read: dict[int, Logits] = {}
