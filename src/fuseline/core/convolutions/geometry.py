@@ -61,9 +61,9 @@ def memory_format(x: Tensor, weight: Tensor) -> torch.memory_format:
     By the rule of torch's convolution, ATen's `suggest_memory_format`: strides decide, also those
     of dimensions of one element, so that a 1x1 kernel of strides (C, 1, C, C) is channels_last and
     one of (C, 1, 1, 1) is not. Torch's result is not followed where its kernels leave the rule:
-    contiguous in fp64 and of single channels as groups on a GPU, of an empty batch and, where
-    oneDNN does not compute, of three dimensions and groups on a CPU, of images of one element that
-    lie apart; of one dimension now and then not contiguous.
+    contiguous in fp64 and of single channels as groups on a GPU, of an empty batch, of images of
+    one element that lie apart and, where oneDNN does not compute, of three dimensions and groups on
+    a CPU; of one dimension now and then not contiguous.
     """
     last = _LAST.get(x.dim())
     if last is None:
